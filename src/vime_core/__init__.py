@@ -1,0 +1,1 @@
+"""Turns trainer arguments into an immutable plan for vLLM rollout fleets, without side effects."""

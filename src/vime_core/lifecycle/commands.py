@@ -1,0 +1,52 @@
+"""What the machine wants done. The driver hands each command to an executor or a control and reports what came of it."""
+
+from attrs import frozen
+
+from vime_core.units import EngineId, ProcessId
+
+
+@frozen
+class Spawn:
+    """Start a process of the plan (an engine's rank or a router)."""
+
+    process: ProcessId
+
+
+@frozen
+class Kill:
+    """End a process and all it started."""
+
+    process: ProcessId
+
+
+@frozen
+class ProbeEngine:
+    """Ask the engine's head for one token; answer with ``EngineProbed``."""
+
+    engine: EngineId
+
+
+@frozen
+class ProbeRouter:
+    """Ask the router whether it can serve; answer with ``RouterProbed``."""
+
+    router: ProcessId
+
+
+@frozen
+class Register:
+    """Add the engine's head to the router's members; answer with ``Registered``."""
+
+    engine: EngineId
+    router: ProcessId
+
+
+@frozen
+class Deregister:
+    """Remove the engine's head from the router's members; answer with ``Deregistered``."""
+
+    engine: EngineId
+    router: ProcessId
+
+
+Command = Spawn | Kill | ProbeEngine | ProbeRouter | Register | Deregister

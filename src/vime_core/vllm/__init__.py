@@ -1,0 +1,1 @@
+"""What a vLLM release accepts and means, as data."""

@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -176,6 +177,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description="Extract the option catalogues of vLLM and vllm-router.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a committed file differs")
     options = parser.parse_args(argv)
+    for name in [name for name in os.environ if name.startswith("VLLM_")]:
+        del os.environ[name]  # a few of vLLM's defaults follow its variables; the catalogue has those of a bare shell
     stale = 0
     for path, text in generated_files().items():
         if path.exists() and path.read_text(encoding="utf-8") == text:

@@ -38,6 +38,12 @@ class Interval:
         return self.start < other.end and other.start < self.end
 
 
+def sort_gpus(ids: Sequence[str]) -> tuple[GpuId, ...]:
+    """Return GPU ids sorted as numbers ("10" after "9"); ids that are no numbers follow in the order given."""
+    numbers = sorted((i for i in ids if i.isdecimal()), key=int)
+    return tuple(GpuId(i) for i in (*numbers, *(i for i in ids if not i.isdecimal())))
+
+
 @frozen
 class Node:
     """One host as observed.
@@ -48,7 +54,7 @@ class Node:
 
     name: NodeName
     address: str
-    gpus: tuple[GpuId, ...]
+    gpus: tuple[GpuId, ...] = field(converter=sort_gpus)
     interface: str | None = None
     ephemeral_floor: int = EPHEMERAL_FLOOR
     reserved_ports: tuple[Interval, ...] = ()
@@ -94,9 +100,7 @@ class Cluster:
         base = int(ipaddress.ip_address("10.0.0.0"))
         ids = tuple(GpuId(str(g)) for g in range(gpus))
         return cls(
-            tuple(
-                Node(NodeName(f"node-{i}"), str(ipaddress.ip_address(base + 1 + i)), ids) for i in range(nodes)
-            ),
+            tuple(Node(NodeName(f"node-{i}"), str(ipaddress.ip_address(base + 1 + i)), ids) for i in range(nodes)),
             hardware,
         )
 
@@ -113,12 +117,6 @@ class Cluster:
         if problems:
             raise PlanRefused(tuple(problems))
         return cluster
-
-
-def sort_gpus(ids: Sequence[str]) -> tuple[GpuId, ...]:
-    """Return GPU ids sorted as numbers ("10" after "9"); ids that are no numbers follow in the order given."""
-    numbers = sorted((i for i in ids if i.isdecimal()), key=int)
-    return tuple(GpuId(i) for i in (*numbers, *(i for i in ids if not i.isdecimal())))
 
 
 def _short_form(text: str) -> Cluster:
@@ -196,9 +194,7 @@ def _node(value: object, where: str, problems: list[Problem]) -> Node:
         None if interface is None else _text(interface, f"{where}.interface", problems),
         _whole(value.get("ephemeral_floor", EPHEMERAL_FLOOR), f"{where}.ephemeral_floor", problems, LOWEST_PORT, 65536),
         _intervals(value.get("reserved_ports"), f"{where}.reserved_ports", problems),
-        tuple(
-            TcpPort(_whole(port, f"{where}.busy_ports[{i}]", problems, 1, 65535)) for i, port in enumerate(busy)
-        ),
+        tuple(TcpPort(_whole(port, f"{where}.busy_ports[{i}]", problems, 1, 65535)) for i, port in enumerate(busy)),
     )
 
 

@@ -7,7 +7,7 @@ environment, 6 router, 7 weights, 8 a finished plan, 9 a running fleet. ``docs/e
 from collections.abc import Iterable
 from enum import Enum
 
-from attrs import frozen
+from attrs import field, frozen
 
 
 class Code(Enum):
@@ -55,6 +55,8 @@ class Code(Enum):
 
     ROUTER_ADDRESS = ("VIME601", "router address not in the cluster", "Give the address of one of the hosts.")
     ROUTER_POLICY = ("VIME602", "router policy cannot work here", "Choose another policy.")
+
+    WEIGHT_TRANSPORT = ("VIME701", "weights cannot travel that way", "Leave weight_transfer_config to the planner.")
 
     BROKEN_LAW = ("VIME801", "plan breaks a law", "This is a fault of the planner or an edited plan: report it.")
     PLAN_TEXT = ("VIME802", "plan text not understood", "Give a file that `vime plan --format json` wrote.")
@@ -112,13 +114,14 @@ class Problem:
     """
 
     code: Code
-    where: str
-    found: str
+    where: str = field(converter=shown)
+    found: str = field(converter=shown)
     allowed: str
-    hint: str
+    hint: str = field()
 
-    def __init__(self, code: Code, where: str, found: object, allowed: str, hint: str | None = None) -> None:
-        self.__attrs_init__(code, shown(where), shown(found), allowed, hint or code.remedy)  # type: ignore[attr-defined]
+    @hint.default
+    def _usual_remedy(self) -> str:
+        return self.code.remedy
 
     def __str__(self) -> str:
         """The problem in one line that starts with its code."""

@@ -10,7 +10,17 @@ from hashlib import sha256
 from attrs import frozen
 
 from vime_core.cluster import Cluster, Interval
-from vime_core.units import EngineId, EngineIndex, GpuId, NodeName, NodeRank, ProcessId, TcpPort, TrainerRank, WeightRank
+from vime_core.units import (
+    EngineId,
+    EngineIndex,
+    GpuId,
+    NodeName,
+    NodeRank,
+    ProcessId,
+    TcpPort,
+    TrainerRank,
+    WeightRank,
+)
 
 FORMAT = 1
 """Version of the plan's text. Raised whenever an older reader would misread it."""
@@ -148,7 +158,7 @@ class Router:
 
     @property
     def mode(self) -> str:
-        """"regular" or "pd"."""
+        """ "regular" or "pd"."""
         return "pd" if self.pd else "regular"
 
     @property
@@ -186,14 +196,15 @@ class WeightSync:
     """How one model's weights reach its engines.
 
     ``world_size`` counts the trainer's sender and every GPU that joins the group; 1 when no engine joins one.
-    ``address`` and ``port`` are where the group meets, on the sender's host. ``calls`` is the number of control calls
-    one sync makes to each engine, whatever the number of tensors.
+    ``address`` and ``port`` are where the group meets, on the sender's host. ``timeout`` is in seconds; ``calls`` is
+    the number of control calls one sync makes to each engine, whatever the number of tensors.
     """
 
     model: str
     world_size: int
     address: str
     port: TcpPort
+    timeout: float
     calls: int
     engines: tuple[WeightMember, ...]
 

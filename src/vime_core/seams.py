@@ -17,8 +17,7 @@ from vime_core.units import NodeName, ProcessId
 class SpawnSpec:
     """One process to start: argv (program first) and the overlay on the executor's own environment.
 
-    ``env_set`` entries win over ``env_unset``. ``port_starts`` are the ports it will bind itself, for naming the owner of
-    one that is taken.
+    ``env_set`` entries win over ``env_unset``.
     """
 
     id: ProcessId

@@ -1,0 +1,1 @@
+"""The ``vime`` command."""

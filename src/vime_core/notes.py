@@ -1,0 +1,38 @@
+"""What a user should know about a plan that was accepted: values set for them, values that lost, rules not sure."""
+
+from collections.abc import Iterable, Iterator
+
+from vime_core.argv import Derived
+from vime_core.cluster import Cluster
+from vime_core.plan import Note, Source
+from vime_core.request import GroupRequest, RolloutRequest
+from vime_core.topology import ModelFacts
+from vime_core.vllm.catalogue import truth
+
+
+def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster: Cluster) -> Iterator[Note]:
+    """Yield notes about the request as a whole."""
+    yield from (Note(code, where, text) for code, where, text in request.notes)
+    for model in request.models:
+        moe = facts.get(model.path, ModelFacts()).moe
+        sizes = {"pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel"}
+        if moe is None and any(sizes & group.vllm.keys() for group in model.groups):
+            text = "whether the model has experts is not known, so rules about experts were not applied"
+            yield Note("model_kind_unknown", model.path, text)
+        if cluster.hardware == "cpu" and request.trainer_gpus and model.update_weights:
+            text = "no weight_transfer_config is set: vLLM's own backends need CUDA"
+            yield Note("cpu_weight_transfer", model.name, text)
+    if len(request.models) > 1 and (request.router.port.given or "prometheus_port" in request.router.options):
+        text = f"the given router port goes to {request.models[0].name}; other models' routers get planned ports"
+        yield Note("router_port", request.router.port.origin, text)
+
+
+def option_notes(group: GroupRequest, derived: Iterable[Derived]) -> Iterator[Note]:
+    """Yield notes about options set for a group by a guard or a connector, and about user values that replace ours."""
+    for extra in derived:
+        given = group.vllm.get(extra.dest)
+        if given is None and extra.reason.source in {Source.GUARD, Source.CONNECTOR}:
+            yield Note("set_for_you", extra.dest, f"{extra.dest} is set: {extra.reason.text}")
+        elif given is not None and isinstance(extra.value, bool) and truth(given.value) is False:
+            text = f"{given.origin} is applied as given, against the planner's choice ({extra.reason.text})"
+            yield Note("user_choice", given.origin, text)

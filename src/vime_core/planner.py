@@ -1,0 +1,193 @@
+"""The pipeline, top to bottom: arguments and facts in, a LaunchPlan out, or every reason why not."""
+
+from collections.abc import Iterator, Mapping
+
+from vime_core import router_options
+from vime_core.addresses import Addressed, address_engine
+from vime_core.argv import GroupArgs, derived_options, group_args, guard_problems, process_args
+from vime_core.check import problems as broken_laws
+from vime_core.cluster import Cluster
+from vime_core.env import process_env
+from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.intake import understand
+from vime_core.notes import option_notes, request_notes
+from vime_core.placement import Placed, place
+from vime_core.plan import Engine, LaunchPlan, Note, Process, Role, Router
+from vime_core.ports import Ports
+from vime_core.request import RolloutRequest
+from vime_core.router import claim_router_ports, engine_url, plan_router, router_node
+from vime_core.topology import ModelFacts, draft_engines
+from vime_core.units import NodeRank, ProcessId
+from vime_core.vllm import default_catalogue
+from vime_core.vllm.catalogue import Catalogue
+from vime_core.weights import plan_weights
+
+DEFAULT_VLLM = Catalogue.of(default_catalogue.VERSION, default_catalogue.FLAGS)
+"""Options of the vLLM release that plans are made for when nobody names one."""
+
+DEFAULT_ROUTER = Catalogue.of(router_options.VERSION, router_options.OPTIONS)
+"""Options of the vllm-router release that plans are made for when nobody names one."""
+
+
+def make_plan(
+    args: object,
+    cluster: Cluster,
+    *,
+    vllm: Catalogue = DEFAULT_VLLM,
+    router: Catalogue = DEFAULT_ROUTER,
+    models: Mapping[str, ModelFacts] | ModelFacts | None = None,
+) -> LaunchPlan:
+    """Return the plan for a trainer's arguments on a cluster.
+
+    ``args`` is an argparse Namespace or a mapping under the trainers' own names. ``vllm`` and ``router`` are the option
+    catalogues of the releases to plan for. ``models`` are facts of model paths, or one fact for all of them. The same
+    inputs give an equal plan on any machine.
+
+    Raises PlanRefused with every problem that the first failing stage found.
+    """
+    request = understand(args, vllm, router)
+    if not cluster.slots:
+        raise PlanRefused((Problem(Code.CLUSTER_SHAPE, "cluster.nodes", "no GPU", "at least one GPU"),))
+    facts = _facts(request, models)
+    problems: list[Problem] = []
+    drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes), facts, problems)
+    _stop(problems)
+    placed = place(request, drafts, cluster, problems)
+    _stop(problems)
+    _reachable(placed, cluster, request, problems)
+    _stop(problems)
+    return _assemble(request, placed, cluster, facts, vllm, router)
+
+
+def _assemble(
+    request: RolloutRequest,
+    placed: tuple[Placed, ...],
+    cluster: Cluster,
+    facts: dict[str, ModelFacts],
+    vllm: Catalogue,
+    router: Catalogue,
+) -> LaunchPlan:
+    problems: list[Problem] = []
+    ports = Ports(cluster)
+    router_ports = []
+    for i, model in enumerate(request.models):
+        node = router_node(request.router, cluster, i == 0, problems)
+        router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
+    engines = tuple(address_engine(p, cluster, ports, problems) for p in placed)
+    notes = list(request_notes(request, facts, cluster))
+    planned = tuple(_engines(request, engines, cluster, facts, vllm, notes, problems))
+    routers, syncs = [], []
+    for (node, taken), model in zip(router_ports, request.models, strict=True):
+        own = [e for e in engines if e.placed.draft.model is model]
+        routers.append(plan_router(model, own, request.router, node, taken, cluster, router, problems))
+        if own and model.update_weights and request.trainer_gpus:
+            syncs.append(plan_weights(request, model, own, cluster, ports, problems))
+    _stop(list(dict.fromkeys(problems)))
+    plan = LaunchPlan(
+        vllm_version=vllm.version,
+        router_version=router.version,
+        cluster=cluster,
+        trainer_slots=request.trainer_gpus,
+        colocate=request.colocate,
+        server_concurrency=request.server_concurrency,
+        engines=planned,
+        routers=tuple(routers),
+        weight_sync=tuple(syncs),
+        start_order=tuple(_start_order(planned, routers)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    _stop(list(broken_laws(plan)))
+    return plan
+
+
+def _stop(problems: list[Problem]) -> None:
+    if problems:
+        raise PlanRefused(problems)
+
+
+def _facts(request: RolloutRequest, models: Mapping[str, ModelFacts] | ModelFacts | None) -> dict[str, ModelFacts]:
+    if isinstance(models, ModelFacts):
+        return {model.path: models for model in request.models}
+    return dict(models or {})
+
+
+def _reachable(placed: tuple[Placed, ...], cluster: Cluster, request: RolloutRequest, problems: list[Problem]) -> None:
+    """Refuse loopback addresses as soon as hosts must reach each other: they lead back to the host itself."""
+    used = {node for p in placed for node, _ in p.nodes} | {0}
+    used |= {slot.node for slot in cluster.slots[: request.trainer_gpus]}
+    if len(used) < 2:
+        return
+    for i in sorted(used):
+        node = cluster.nodes[i]
+        if node.loopback:
+            where = f"cluster.nodes[{i}].address"
+            allowed = "an address by which the other hosts reach this one"
+            problems.append(Problem(Code.LOOPBACK, where, node.address, allowed))
+
+
+def _engines(
+    request: RolloutRequest,
+    engines: tuple[Addressed, ...],
+    cluster: Cluster,
+    facts: dict[str, ModelFacts],
+    vllm: Catalogue,
+    notes: list[Note],
+    problems: list[Problem],
+) -> Iterator[Engine]:
+    """Yield every engine in full. What a group's engines share is worked out once."""
+    many_hosts = len({node for e in engines for node, _ in e.placed.nodes} | {0}) > 1
+    shared: dict[tuple[str, int, bool], GroupArgs] = {}
+    for engine in engines:
+        draft = engine.placed.draft
+        model, group, shape = draft.model, draft.group, draft.shape
+        colocated = bool(engine.placed.trainer_ranks)
+        key = (model.name, draft.group_index, colocated)
+        if key not in shared:
+            moe = facts.get(model.path, ModelFacts()).moe
+            guard_problems(group, shape, moe, problems)
+            derived = derived_options(request, model, group, shape, colocated, moe, cluster)
+            notes += option_notes(group, derived)
+            shared[key] = group_args(group, shape, model.path, derived, vllm, cluster.hardware, problems)
+        seed = request.seed + draft.index
+        processes = []
+        for rank, (node, slots) in enumerate(engine.placed.nodes):
+            env, overridden = process_env(engine, rank, request, cluster, many_hosts)
+            notes += overridden
+            processes.append(
+                Process(
+                    id=engine.process_ids[rank],
+                    node_rank=NodeRank(rank),
+                    node=cluster.nodes[node].name,
+                    address=cluster.nodes[node].address,
+                    gpus=tuple(slot.gpu for slot in slots),
+                    args=process_args(engine, rank, seed, shared[key], cluster),
+                    env=env,
+                    ports=engine.ports[rank],
+                )
+            )
+        yield Engine(
+            id=engine.id,
+            model=model.name,
+            group=draft.group_index,
+            index=draft.index,
+            role=group.role,
+            gpus_per_engine=shape.gpus,
+            nnodes=shape.nnodes,
+            tp=shape.tp,
+            pp=shape.pp,
+            dp=shape.dp,
+            pcp=shape.pcp,
+            ep=shape.ep,
+            seed=seed,
+            url=engine_url(engine, cluster),
+            processes=tuple(processes),
+        )
+
+
+def _start_order(engines: tuple[Engine, ...], routers: list[Router]) -> Iterator[tuple[ProcessId, ProcessId]]:
+    """Yield who goes into service only once whom is ready: heads behind a regular router, a PD router behind heads."""
+    for router in routers:
+        for engine in engines:
+            if engine.model == router.model and engine.role in {Role.REGULAR, Role.PREFILL, Role.DECODE}:
+                head = engine.processes[0].id
+                yield (head, router.id) if router.pd else (router.id, head)

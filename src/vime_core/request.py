@@ -1,0 +1,78 @@
+"""What the trainer wants, understood and defaulted, before any derivation.
+
+Produced by ``vime_core.intake``; everything after it trusts these types.
+"""
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from vime_core.plan import Role
+from vime_core.setting import Setting
+
+Options = Mapping[str, Setting[object]]
+"""vLLM or router options by dest. Only given ones are present."""
+
+
+@frozen
+class GroupRequest:
+    """GPUs for engines of one role and one set of options.
+
+    ``num_gpus`` are all GPUs of the group, ``gpus_per_engine`` those of one engine. ``vllm`` holds the trainer's
+    options overlaid with this group's own; ``where`` is the group's place in what the user wrote.
+    """
+
+    where: str
+    role: Role
+    num_gpus: int
+    gpus_per_engine: int
+    gpus_per_engine_origin: str
+    vllm: Options
+    env: tuple[tuple[str, str | None, str], ...]
+    """(name, value or None to unset, origin) in name order."""
+
+
+@frozen
+class ModelRequest:
+    """One model: its own engines and its own router. Frozen models (``update_weights`` False) get no new weights."""
+
+    name: str
+    path: str
+    update_weights: bool
+    groups: tuple[GroupRequest, ...]
+
+
+@frozen
+class RouterRequest:
+    """The user's wishes for routers: the first one's address, and options for all of them."""
+
+    ip: Setting[str]
+    port: Setting[int]
+    options: Options
+
+
+@frozen
+class RolloutRequest:
+    """All of a trainer's arguments that decide how engines run.
+
+    ``trainer_gpus`` is how many slots the trainer holds, 0 when only rollout runs. ``rollout_gpus`` is the total over
+    all groups. ``weight_timeout`` is in seconds. ``gpus_per_node`` is num_gpus_per_node, not given when the hosts' own
+    count is to be used.
+    """
+
+    trainer_gpus: int
+    rollout_gpus: int
+    gpus_per_node: Setting[int]
+    colocate: bool
+    offload_rollout: bool
+    seed: int
+    fp16: bool
+    max_context_len: Setting[int]
+    routing_replay: bool
+    deterministic: bool
+    server_concurrency: int
+    weight_timeout: float
+
+    models: tuple[ModelRequest, ...]
+    router: RouterRequest
+    notes: tuple[tuple[str, str, str], ...]

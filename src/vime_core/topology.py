@@ -1,0 +1,171 @@
+"""Groups -> engines: how many, of which parallel sizes, over how many hosts. No hardware but the hosts' GPU counts.
+
+Most refused requests are refused here, without knowing a machine.
+"""
+
+from attrs import frozen
+
+from vime_core.errors import Code, Problem
+from vime_core.plan import Role
+from vime_core.request import GroupRequest, ModelRequest, Options, RolloutRequest
+from vime_core.units import EngineIndex
+from vime_core.vllm.catalogue import truth
+
+
+@frozen
+class Shape:
+    """The parallel sizes of one engine.
+
+    ``dp * tp * pp * pcp`` GPUs in ``nnodes`` processes of ``gpus_per_process`` each. ``ep`` is tp * dp * pcp when
+    expert parallelism is on (vLLM spreads experts over those ranks), else 1.
+    """
+
+    gpus: int
+    nnodes: int
+    tp: int
+    pp: int
+    dp: int
+    pcp: int
+    ep: int
+
+    @property
+    def gpus_per_process(self) -> int:
+        """GPUs of one process."""
+        return self.gpus // self.nnodes
+
+
+@frozen
+class EngineDraft:
+    """One engine before placement. ``index`` counts over the whole fleet, ``group`` within the model."""
+
+    model: ModelRequest
+    group: GroupRequest
+    group_index: int
+    index: EngineIndex
+    shape: Shape
+
+
+@frozen
+class ModelFacts:
+    """What a model's config.json says that planning needs; None where it could not be read."""
+
+    moe: bool | None = None
+
+
+def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: list[Problem]) -> int:
+    """Return N, the GPUs of one host that one engine process may use.
+
+    Not given, it is the hosts' own GPU count (the smallest where they differ; an engine larger than that is refused
+    then, since nobody said how to cut it). ``hosts`` are GPU counts of the hosts.
+    """
+    smallest = min(hosts)
+    given = request.gpus_per_node.value
+    if given is None:
+        largest = max((g.gpus_per_engine for m in request.models for g in m.groups), default=0)
+        if smallest != max(hosts) and largest > smallest:
+            found = f"hosts of {smallest} to {max(hosts)} GPUs and an engine of {largest}"
+            problems.append(Problem(Code.UNEVEN_HOSTS, "num_gpus_per_node", found, "num_gpus_per_node to be stated"))
+        return max(smallest, 1)
+    if given > smallest and request.rollout_gpus:
+        allowed = f"at most {smallest}, the GPU count of the smallest host"
+        problems.append(Problem(Code.NODE_LARGER, "num_gpus_per_node", given, allowed))
+    return given
+
+
+def draft_engines(
+    request: RolloutRequest, hosts: tuple[int, ...], facts: dict[str, ModelFacts], problems: list[Problem]
+) -> tuple[EngineDraft, ...]:
+    """Return the engines of every group in order; placeholder groups are no engines. Adds to ``problems``."""
+    per_node = gpus_per_node(request, hosts, problems)
+    drafts: list[EngineDraft] = []
+    for model in request.models:
+        moe = facts.get(model.path, ModelFacts()).moe
+        for g, group in enumerate(model.groups):
+            if group.role is Role.PLACEHOLDER:
+                continue
+            size = group.gpus_per_engine
+            if group.num_gpus % size:
+                where = group.where if group.where == "rollout_num_gpus" else f"{group.where}.num_gpus"
+                allowed = f"a multiple of {size} ({group.gpus_per_engine_origin})"
+                problems.append(Problem(Code.GROUP_SIZE, where, f"{group.num_gpus} GPUs", allowed))
+                continue
+            shape = shape_of(group, per_node, moe, problems)
+            if shape is not None:
+                drafts += (
+                    EngineDraft(model, group, g, EngineIndex(len(drafts) + i), shape)
+                    for i in range(group.num_gpus // size)
+                )
+    return tuple(drafts)
+
+
+def shape_of(group: GroupRequest, per_node: int, moe: bool | None, problems: list[Problem]) -> Shape | None:
+    """Return the parallel sizes of one group's engines, or None with the problems added."""
+    gpus, before = group.gpus_per_engine, len(problems)
+    if gpus > per_node and gpus % per_node:
+        allowed = f"at most {per_node} GPUs, or a multiple of {per_node} (the GPUs per node)"
+        problems.append(Problem(Code.NODE_TILING, group.gpus_per_engine_origin, gpus, allowed))
+    nnodes = gpus // per_node if gpus > per_node and gpus % per_node == 0 else 1
+    pp = _size(group.vllm, "pipeline_parallel_size", problems)
+    dp = _size(group.vllm, "data_parallel_size", problems)
+    pcp = _size(group.vllm, "prefill_context_parallel_size", problems)
+    given = _size(group.vllm, "tensor_parallel_size", problems) if "tensor_parallel_size" in group.vllm else None
+    tp = gpus // (pp * dp * pcp)
+    if len(problems) == before and (tp * pp * dp * pcp != gpus or given not in {None, tp}):
+        _product_problem(group, gpus, pp, dp, pcp, given, problems)
+    if nnodes > 1 and dp > 1 and len(problems) == before:
+        _replica_problems(group, tp * pp * pcp, gpus // nnodes, moe, dp, problems)
+    expert = group.vllm.get("enable_expert_parallel")
+    parallel = expert is not None and truth(expert.value) is True
+    if expert is not None and parallel and moe is False:
+        problems.append(Problem(Code.NOT_MOE, expert.origin, expert.value, "nothing: the model has no experts"))
+    if len(problems) > before:
+        return None
+    return Shape(gpus, nnodes, tp, pp, dp, pcp, tp * dp * pcp if parallel else 1)
+
+
+def _size(options: Options, dest: str, problems: list[Problem]) -> int:
+    setting = options.get(dest)
+    if setting is None:
+        return 1
+    text = str(setting.value)
+    size = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if size < 1:
+        problems.append(Problem(Code.PARALLEL_VALUE, setting.origin, setting.value, "a whole number of at least 1"))
+    return max(size, 1)
+
+
+def _product_problem(
+    group: GroupRequest, gpus: int, pp: int, dp: int, pcp: int, tp: int | None, problems: list[Problem]
+) -> None:
+    sizes = {
+        "tensor_parallel_size": tp,
+        "pipeline_parallel_size": pp,
+        "data_parallel_size": dp,
+        "prefill_context_parallel_size": pcp,
+    }
+    given = {dest: size for dest, size in sizes.items() if dest in group.vllm}
+    found = " * ".join(f"{dest} {size}" for dest, size in given.items())
+    where = ", ".join(group.vllm[dest].origin for dest in given)
+    rest = pp * dp * pcp
+    allowed = f"a product of {gpus} ({group.gpus_per_engine_origin})"
+    if gpus % rest == 0:
+        allowed += f", so tensor_parallel_size {gpus // rest}"
+    problems.append(Problem(Code.PARALLEL_PRODUCT, where, found, allowed))
+
+
+def _replica_problems(
+    group: GroupRequest, replica: int, per_process: int, moe: bool | None, dp: int, problems: list[Problem]
+) -> None:
+    """Refuse data parallelism over hosts that vLLM cannot lay out.
+
+    A replica must fill whole hosts or a host hold whole replicas: vLLM infers the local replicas of a node rank from
+    its GPU count and refuses the rest. Replicas of a dense model are independent engines to vLLM, which does not
+    support spreading them over node ranks.
+    """
+    setting = group.vllm["data_parallel_size"]
+    if replica % per_process and per_process % replica:
+        found = f"replicas of {replica} GPUs on hosts of {per_process}"
+        problems.append(Problem(Code.PARALLEL_PRODUCT, setting.origin, found, "replicas that tile the hosts"))
+    if moe is False:
+        allowed = "1 for a dense model whose engine spans hosts"
+        problems.append(Problem(Code.DENSE_DP, setting.origin, f"data_parallel_size {dp}", allowed))

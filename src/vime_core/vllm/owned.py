@@ -1,0 +1,65 @@
+"""vLLM options that a user cannot set through Vime, and why.
+
+Each follows from the layout, or names a thing of one process that one value for many processes would break.
+"""
+
+from collections.abc import Mapping
+
+_LAYOUT = "the planner derives it from the layout"
+_ADDRESS = "the planner gives every process its own address and ports"
+_NO_SECRETS = "a plan never holds a secret"
+_TLS = "Vime talks plain HTTP to its engines"
+_DP = "the planner chooses how replicas are balanced"
+
+OWNED: Mapping[str, str] = {
+    "model": "give hf_checkpoint, or model_path in vllm_config",
+    "model_tag": "give hf_checkpoint, or model_path in vllm_config",
+    "model_path": "give hf_checkpoint, or model_path beside the model's name in vllm_config",
+    "config": "vLLM's own --config file would hide values from the planner; give them as vllm_ arguments",
+    "host": _ADDRESS,
+    "port": _ADDRESS,
+    "uds": _ADDRESS,
+    "grpc_port": _ADDRESS,
+    "headless": _LAYOUT,
+    "nnodes": "give rollout_num_gpus_per_engine and num_gpus_per_node",
+    "node_rank": _LAYOUT,
+    "master_addr": _ADDRESS,
+    "master_port": _ADDRESS,
+    "distributed_executor_backend": "engines over several hosts run with mp, others with vLLM's own choice",
+    "data_parallel_backend": "engines over several hosts run with mp",
+    "data_parallel_rank": _DP,
+    "data_parallel_start_rank": _DP + "; on a head an explicit 0 means hybrid balancing from vLLM 0.28 on",
+    "data_parallel_size_local": _DP,
+    "data_parallel_address": _ADDRESS,
+    "data_parallel_rpc_port": _ADDRESS,
+    "data_parallel_external_lb": _DP,
+    "data_parallel_hybrid_lb": _DP,
+    "data_parallel_multi_port_external_lb": _DP,
+    "seed": "give `seed`: every engine gets seed + its index",
+    "api_key": _NO_SECRETS,
+    "ssl_keyfile": _TLS,
+    "ssl_certfile": _TLS,
+    "ssl_ca_certs": _TLS,
+}
+"""dest -> what to do instead."""
+
+HEAD_ONLY = frozenset({"api_server_count", "enable_scale_out"})
+"""dests that belong on a head alone: a headless rank serves no API, and vLLM refuses a server count on one."""
+
+PARALLEL = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "prefill_context_parallel_size",
+)
+"""dests that the topology consumes; the planner emits them itself, on every rank alike."""
+
+ENV_OWNED: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "placement decides which GPUs a process sees",
+    "VLLM_HOST_IP": _ADDRESS,
+    "VLLM_PORT": _ADDRESS,
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": _ADDRESS,
+    "VLLM_NIXL_SIDE_CHANNEL_PORT": _ADDRESS,
+    "VLLM_MOONCAKE_BOOTSTRAP_PORT": _ADDRESS,
+}
+"""Environment variables that a group's env cannot set, and why."""

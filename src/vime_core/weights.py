@@ -1,0 +1,76 @@
+"""How new weights reach every GPU of every engine: groups, ranks, spans.
+
+An engine on the trainer's own slots opens IPC handles of the trainer ranks there (a set of slots, not a prefix).
+Every other engine joins a group with the trainer's sender, rank 0: the engines' spans partition [1, world). An engine
+that opens handles joins no group, so it counts for none.
+"""
+
+from collections.abc import Sequence
+
+from vime_core.addresses import Addressed
+from vime_core.argv import transfer_backend
+from vime_core.cluster import Cluster
+from vime_core.errors import Code, Problem
+from vime_core.plan import Transport, WeightMember, WeightSync
+from vime_core.ports import Ports
+from vime_core.request import ModelRequest, RolloutRequest
+from vime_core.units import TrainerRank, WeightRank
+
+CALLS_PER_SYNC = 6
+"""Control calls to one engine in a sync: pause, start, update, finish, reset of the cache, resume."""
+
+
+def plan_weights(
+    request: RolloutRequest,
+    model: ModelRequest,
+    engines: Sequence[Addressed],
+    cluster: Cluster,
+    ports: Ports,
+    problems: list[Problem],
+) -> WeightSync:
+    """Return the weight sync of one model whose weights the trainer updates."""
+    members = []
+    rank = 1
+    for engine in engines:
+        shape, owned = engine.placed.draft.shape, engine.placed.trainer_ranks
+        transport = _transport(engine, problems)
+        joins = transport is not Transport.IPC
+        members.append(
+            WeightMember(
+                engine.id,
+                transport,
+                WeightRank(rank) if joins else None,
+                shape.gpus,
+                tuple(TrainerRank(r) for r in owned),
+            )
+        )
+        rank += shape.gpus if joins else 0
+    port = ports.on(0).take(1, f"weight_sync.{model.name}", problems)
+    return WeightSync(
+        model.name,
+        rank,
+        cluster.nodes[0].address,
+        port.start,
+        request.weight_timeout,
+        CALLS_PER_SYNC,
+        tuple(members),
+    )
+
+
+def _transport(engine: Addressed, problems: list[Problem]) -> Transport:
+    group, owned = engine.placed.draft.group, engine.placed.trainer_ranks
+    backend = transfer_backend(group)
+    if backend is None:
+        return Transport.IPC if owned else Transport.NCCL
+    origin = group.vllm["weight_transfer_config"].origin
+    if backend == "ipc":
+        if not owned:
+            allowed = "another backend: IPC handles open only on the trainer's own GPUs"
+            problems.append(Problem(Code.WEIGHT_TRANSPORT, origin, f"ipc for {engine.id}", allowed))
+        return Transport.IPC
+    if backend == "nccl":
+        if owned:
+            allowed = "ipc: NCCL refuses two ranks on one GPU"
+            problems.append(Problem(Code.WEIGHT_TRANSPORT, origin, f"nccl for colocated {engine.id}", allowed))
+        return Transport.NCCL
+    return Transport.USER

@@ -91,10 +91,8 @@ def draft_engines(
                 continue
             shape = shape_of(group, per_node, moe, problems)
             if shape is not None:
-                drafts += (
-                    EngineDraft(model, group, g, EngineIndex(len(drafts) + i), shape)
-                    for i in range(group.num_gpus // size)
-                )
+                indexes = range(len(drafts), len(drafts) + group.num_gpus // size)
+                drafts += [EngineDraft(model, group, g, EngineIndex(i), shape) for i in indexes]
     return tuple(drafts)
 
 

@@ -1,0 +1,103 @@
+"""A user's files and command lines -> what ``vime_core.make_plan`` takes: arguments, cluster facts, model facts.
+
+Everything that must be read from a disk is read here, so that the planner stays a function of values.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from vime_adapters.vllm import catalogues
+from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
+from vime_core.flags import from_flags
+
+
+def read_yaml(path: Path, where: str) -> object:
+    """Return what a YAML (or JSON) file holds.
+
+    Raises PlanRefused when the file cannot be read or is no YAML; ``where`` names the argument that led to it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        value: object = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise PlanRefused((Problem(Code.VALUE, where, reason, "a readable YAML file"),)) from None
+    return value
+
+
+def load_arguments(path: Path) -> Mapping[str, object]:
+    """Return the trainer arguments of a YAML file. Raises PlanRefused when it holds no mapping."""
+    value = read_yaml(path, "args")
+    if not isinstance(value, Mapping):
+        raise PlanRefused((Problem(Code.ARGS_SHAPE, str(path), type(value).__name__, "a mapping of arguments"),))
+    return value
+
+
+def parse_flags(tokens: Sequence[str], vllm: Catalogue = DEFAULT_VLLM) -> Mapping[str, object]:
+    """Return the arguments that a trainer's command line gives. Raises PlanRefused for flags without their value."""
+    return from_flags(tokens, vllm, DEFAULT_ROUTER)
+
+
+def resolve(args: object) -> object:
+    """Return ``args`` with ``vllm_config`` read from its file where it is a path. The given object is not changed.
+
+    Raises PlanRefused when the file cannot be read.
+    """
+    values = args if isinstance(args, Mapping) else getattr(args, "__dict__", None)
+    path = values.get("vllm_config") if isinstance(values, Mapping) else None
+    if not isinstance(path, str | Path):
+        return args
+    config = read_yaml(Path(path), "vllm_config")
+    if isinstance(args, Mapping):
+        return {**args, "vllm_config": config}
+    return argparse.Namespace(**{**vars(args), "vllm_config": config})
+
+
+def load_cluster(text: str) -> Cluster:
+    """Return the cluster that ``text`` names: ``2x8``, or a YAML file. Raises PlanRefused with every problem."""
+    path = Path(text)
+    if path.suffix in {".yaml", ".yml", ".json"} or path.exists():
+        return Cluster.parse(read_yaml(path, "cluster"))
+    return Cluster.parse(text)
+
+
+def load_catalogue(version: str | None) -> Catalogue:
+    """Return the option catalogue of a vLLM release, the default's for None.
+
+    Raises PlanRefused when no catalogue of that release comes with Vime.
+    """
+    if version is None or version == DEFAULT_VLLM.version:
+        return DEFAULT_VLLM
+    if version not in catalogues.available():
+        known = ", ".join(catalogues.available())
+        raise PlanRefused((Problem(Code.VALUE, "vllm_version", version, f"one of {known}"),))
+    return Catalogue.of(version, catalogues.load_rows(version))
+
+
+_EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+
+
+def read_model_facts(args: object) -> dict[str, ModelFacts]:
+    """Return what the config.json of each local model says, by model path; models that are not on disk are left out."""
+    values = args if isinstance(args, Mapping) else getattr(args, "__dict__", {})
+    paths = {values.get("hf_checkpoint")}
+    config = values.get("vllm_config")
+    models = config.get("vllm") if isinstance(config, Mapping) else None
+    if isinstance(models, list):
+        paths |= {m.get("model_path") for m in models if isinstance(m, Mapping)}
+    found = {}
+    for path in sorted(p for p in paths if isinstance(p, str) and "\0" not in p):
+        try:
+            loaded = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(loaded, dict):
+            inner = loaded.get("text_config")
+            layers = [loaded, inner] if isinstance(inner, dict) else [loaded]
+            experts = [v for c in layers for k in _EXPERT_KEYS if isinstance(v := c.get(k), int)]
+            found[path] = ModelFacts(moe=any(n > 0 for n in experts))
+    return found

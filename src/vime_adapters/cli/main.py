@@ -1,0 +1,77 @@
+"""Entry point of the ``vime`` command: finds the verb, hands it the rest, turns refusals into exit codes.
+
+Exit codes: 0 done; 1 the fleet failed, or what was asked for is not so; 2 refused, nothing was started (every problem on
+standard error, one a line); 130 interrupted.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from vime_core.errors import PlanRefused
+
+VERBS = {
+    "plan": "turn trainer arguments into a launch plan and print it",
+    "up": "carry a plan out on this machine and stay with it",
+    "status": "say how a fleet is doing",
+    "down": "end a fleet and everything it started",
+    "generate": "send a token prompt to a fleet",
+    "demo": "make a tiny model, start two engines behind a router, roll out, take all down",
+    "errors": "explain a code",
+}
+"""Verb -> what it does. Each lives in a module of its name in this package, with ``add_options`` and ``run``."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    rest: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, rest = words[:cut], words[cut + 1 :]
+    parser = _parser(words[0] if words else None)
+    options, unknown = parser.parse_known_args(words)
+    if options.verb is None:
+        parser.print_help()
+        return 0
+    options.trainer_flags = [*unknown, *rest]
+    module = importlib.import_module(f"vime_adapters.cli.{options.verb}")
+    if options.trainer_flags and not getattr(module, "TAKES_TRAINER_FLAGS", False):
+        parser.error(f"unrecognized arguments: {' '.join(options.trainer_flags)}")
+    try:
+        return int(module.run(options))
+    except PlanRefused as refused:
+        for problem in refused.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser(verb: str | None) -> argparse.ArgumentParser:
+    """Return the parser; only the named verb's module is imported, so that every verb starts quickly."""
+    parser = argparse.ArgumentParser(
+        prog="vime", description="vLLM rollout fleets for RL trainers.", epilog=(__doc__ or "").split("\n\n")[1]
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, text in VERBS.items():
+        sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        if name == verb:
+            importlib.import_module(f"vime_adapters.cli.{name}").add_options(sub)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"vime {version('vime')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The options by which verbs learn what to plan: trainer arguments, cluster, vLLM release, kind of model."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from vime_adapters import arguments
+from vime_core import Cluster, LaunchPlan, ModelFacts, make_plan
+
+
+def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | None = None) -> None:
+    """Add the options; every other flag is taken for the trainer's own."""
+    parser.add_argument("--args", type=Path, metavar="FILE", help="YAML mapping of trainer arguments")
+    parser.add_argument(
+        "--cluster",
+        required=cluster_default is None,
+        default=cluster_default,
+        help="2x8 (hosts x GPUs), a YAML file of hosts, or local[:SLOTS] for this machine's own facts",
+    )
+    parser.add_argument(
+        "--vllm-version", metavar="X", help="plan for this vLLM release (default: the one Vime knows best)"
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--moe", action="store_true", help="the model has experts (when its config.json cannot be read)")
+    kind.add_argument("--dense", action="store_true", help="the model has none")
+    parser.epilog = (
+        "Trainer arguments may follow as flags (--rollout-num-gpus-per-engine 16 --vllm-max-model-len 4096), or a whole "
+        "trainer command line after --. Flags win over --args."
+    )
+
+
+def planned(options: argparse.Namespace) -> LaunchPlan:
+    """Return the plan that the options ask for. Raises PlanRefused."""
+    vllm = arguments.load_catalogue(options.vllm_version)
+    cluster = load_cluster(options.cluster)
+    args = arguments.resolve(merged_arguments(options))
+    models: dict[str, ModelFacts] | ModelFacts = arguments.read_model_facts(args)
+    if options.moe or options.dense:
+        models = ModelFacts(moe=options.moe)
+    return make_plan(args, cluster, vllm=vllm, models=models)
+
+
+def load_cluster(text: str) -> Cluster:
+    """Return the cluster that ``text`` names; ``local`` and ``local:4`` are observed here and now."""
+    name, _, slots = text.partition(":")
+    if name == "local":
+        from vime_adapters.preflight.local import observe
+
+        return observe(slots or None)
+    return arguments.load_cluster(text)
+
+
+def merged_arguments(options: argparse.Namespace) -> Mapping[str, object]:
+    """Return the arguments of the file, overlaid with those given as flags."""
+    vllm = arguments.load_catalogue(options.vllm_version)
+    found = dict(arguments.load_arguments(options.args)) if options.args is not None else {}
+    return {**found, **arguments.parse_flags(options.trainer_flags, vllm)}

@@ -1,0 +1,26 @@
+"""``vime errors``: what a code means and what usually mends it."""
+
+import argparse
+import sys
+
+from vime_core.errors import Code
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    parser.add_argument("code", nargs="?", help="such as VIME301; without it, all codes")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one code, or all."""
+    wanted = options.code.upper() if options.code else None
+    found = [code for code in Code if wanted in {None, code.id}]
+    if not found:
+        print(
+            f"no code {options.code}: they run from {min(c.id for c in Code)} to {max(c.id for c in Code)}",
+            file=sys.stderr,
+        )
+        return 2
+    for code in found:
+        print(f"{code.id}  {code.title}. {code.remedy}")
+    return 0

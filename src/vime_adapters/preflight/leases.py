@@ -1,0 +1,74 @@
+"""Which ports the fleets of this user have been given on this machine, so that two fleets never plan the same ones.
+
+A port is busy only once something listens on it, and an engine takes a minute to get there. So a fleet writes its
+intervals down before it starts: one file a fleet, worth as long as the process that wrote it lives.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from vime_core.cluster import Interval
+from vime_core.plan import LaunchPlan
+from vime_core.units import TcpPort
+
+
+def folder() -> Path:
+    """Return the folder of this user's leases, made on first use and readable by this user alone."""
+    path = Path(tempfile.gettempdir(), f"vime-leases-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to somebody else")
+    return path
+
+
+@contextlib.contextmanager
+def exclusive() -> Iterator[None]:
+    """Hold the machine's planning lock of this user: observe, plan and lease inside it."""
+    with (folder() / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def lease(fleet: str, plan: LaunchPlan) -> Path:
+    """Write down every interval of the plan for as long as this process lives. Returns the file to remove after."""
+    me = psutil.Process()
+    path = folder() / f"{fleet}.json"
+    record = {"pid": me.pid, "created": me.create_time(), "ports": [[i.start, i.count] for i in intervals_of(plan)]}
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(record), encoding="utf-8")
+    scratch.replace(path)
+    return path
+
+
+def intervals_of(plan: LaunchPlan) -> tuple[Interval, ...]:
+    """Return every port interval of a plan, ascending."""
+    uses = [u.interval for e in plan.engines for p in e.processes for u in p.ports]
+    uses += [u.interval for r in plan.routers for u in r.ports]
+    uses += [Interval(w.port) for w in plan.weight_sync]
+    return tuple(sorted(uses))
+
+
+def leased_intervals() -> tuple[Interval, ...]:
+    """Return the intervals of all fleets that are alive, ascending; files of dead ones are removed."""
+    found: list[Interval] = []
+    for path in sorted(folder().glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            alive = psutil.Process(record["pid"]).create_time() == record["created"]
+            ports = [Interval(TcpPort(start), count) for start, count in record["ports"]]
+        except psutil.NoSuchProcess:
+            alive = False
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if alive:
+            found += ports
+        else:
+            path.unlink(missing_ok=True)
+    return tuple(sorted(found))

@@ -1,0 +1,129 @@
+"""Which files in /dev/shm belong to a tree of processes, so that they can be removed after it. Standard library only.
+
+A process that is killed leaves its shared memory behind. A file is taken for ours only if all of this holds: it was
+not there when we started, it belongs to our user, and the first time it was seen one of our processes held it writable
+and shared, as its maker does. Somebody else's file that our processes merely open later is never ours. A file is known
+by name and inode, so that a new file of an old name is a different file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from vime_adapters.subprocess import procfs
+
+FOLDER = "/dev/shm"  # noqa: S108 - the place POSIX shared memory has on Linux, watched rather than used
+
+File = tuple[str, int]
+"""A file in /dev/shm: its name there and its inode."""
+
+_GONE = " (deleted)"
+
+
+def present() -> set[File]:
+    """Return the plain files of /dev/shm that belong to our user; folders in it are nobody's shared memory."""
+    files: set[File] = set()
+    try:
+        with os.scandir(FOLDER) as entries:
+            for found in entries:
+                try:
+                    status = found.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if found.is_file(follow_symlinks=False) and status.st_uid == os.geteuid():
+                    files.add((found.name, status.st_ino))
+    except OSError:
+        return set()
+    return files
+
+
+def _opened(pid: int, makers_only: bool) -> set[File]:
+    """Return the files of /dev/shm that a process has open; with `makers_only`, only those it may write to."""
+    files: set[File] = set()
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return files
+    for number in numbers:
+        link = f"/proc/{pid}/fd/{number}"
+        try:
+            target = os.readlink(link)
+            if not target.startswith(FOLDER + "/") or target.endswith(_GONE):
+                continue
+            if makers_only and not os.lstat(link).st_mode & 0o200:  # the link's own mode is the descriptor's
+                continue
+            files.add((target[len(FOLDER) + 1 :], os.stat(link).st_ino))
+        except OSError:
+            continue
+    return files
+
+
+def _mapped(pid: int, makers_only: bool) -> set[File]:
+    """Return the files of /dev/shm that a process has mapped; with `makers_only`, only those writable and shared."""
+    files: set[File] = set()
+    prefix = FOLDER.encode() + b"/"
+    for line in procfs.maps(pid):
+        if prefix not in line:
+            continue
+        fields = line.split(None, 5)
+        if len(fields) < 6 or not fields[5].startswith(prefix) or fields[5].endswith(_GONE.encode()):
+            continue
+        if makers_only and not (fields[1][1:2] == b"w" and fields[1][3:4] == b"s"):
+            continue
+        files.add((os.fsdecode(fields[5][len(prefix) :]), int(fields[4])))
+    return files
+
+
+def held(pids: Iterable[int], wanted: set[File], makers_only: bool = False) -> set[File]:
+    """Return those of the `wanted` files that one of the processes holds, open or mapped.
+
+    Descriptors are looked at before mappings: shared memory is opened, mapped and then closed, in this order.
+    """
+    found: set[File] = set()
+    for pid in pids:
+        if found == wanted:
+            break
+        found |= _opened(pid, makers_only) & wanted
+        found |= _mapped(pid, makers_only) & wanted
+    return found
+
+
+def remove_unheld(files: set[File]) -> set[File]:
+    """Unlink those of `files` that still exist and that no living process holds; return the ones removed."""
+    left = files & present()
+    if not left:
+        return set()
+    removed = set()
+    for name, inode in left - held(procfs.pids(), left):
+        try:
+            os.unlink(f"{FOLDER}/{name}")
+        except OSError:
+            continue
+        removed.add((name, inode))
+    return removed
+
+
+class Ledger:
+    """The files that a tree of processes made, learnt look by look.
+
+    Make it before the tree starts: what exists then is never ours. Whose a new file is, is settled at the first look
+    that sees it.
+    """
+
+    def __init__(self) -> None:
+        self.ours: set[File] = set()
+        self._known = present()
+
+    def look(self, root: int) -> bool:
+        """Learn whose the files are that came since the last look; say whether any is of the tree below `root`.
+
+        The tree is listed after the folder, so that the maker of every listed file is looked at if it still lives.
+        """
+        now = present()
+        new = now - self._known
+        self._known = now
+        self.ours &= now
+        mine = held((found.pid for found in procfs.descendants(root)), new, makers_only=True) if new else set()
+        self.ours |= mine
+        return bool(mine)

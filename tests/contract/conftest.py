@@ -1,0 +1,5 @@
+"""Lets pytest explain the contract's assertions although it is not itself a test module."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.contract.executor_contract")

@@ -1,7 +1,7 @@
 """Entry point of the ``vime`` command: finds the verb, hands it the rest, turns refusals into exit codes.
 
-Exit codes: 0 done; 1 the fleet failed, or what was asked for is not so; 2 refused, nothing was started (every problem on
-standard error, one a line); 130 interrupted.
+Exit codes: 0 done; 1 the fleet failed, or what was asked for is not so; 2 refused, nothing was started (every problem
+on standard error, one a line); 130 interrupted.
 """
 
 import argparse

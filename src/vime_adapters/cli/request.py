@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vime_adapters import arguments
-from vime_core import Cluster, LaunchPlan, ModelFacts, make_plan
+from vime_adapters.preflight.observed import observed
+from vime_core import LaunchPlan, ModelFacts, make_plan
 
 
 def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | None = None) -> None:
@@ -24,30 +25,20 @@ def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | 
     kind.add_argument("--moe", action="store_true", help="the model has experts (when its config.json cannot be read)")
     kind.add_argument("--dense", action="store_true", help="the model has none")
     parser.epilog = (
-        "Trainer arguments may follow as flags (--rollout-num-gpus-per-engine 16 --vllm-max-model-len 4096), or a whole "
-        "trainer command line after --. Flags win over --args."
+        "Trainer arguments may follow as flags (--rollout-num-gpus-per-engine 16 --vllm-max-model-len 4096), "
+        "or a whole trainer command line after --. Flags win over --args."
     )
 
 
 def planned(options: argparse.Namespace) -> LaunchPlan:
     """Return the plan that the options ask for. Raises PlanRefused."""
     vllm = arguments.load_catalogue(options.vllm_version)
-    cluster = load_cluster(options.cluster)
+    cluster = observed(options.cluster)
     args = arguments.resolve(merged_arguments(options))
     models: dict[str, ModelFacts] | ModelFacts = arguments.read_model_facts(args)
     if options.moe or options.dense:
         models = ModelFacts(moe=options.moe)
     return make_plan(args, cluster, vllm=vllm, models=models)
-
-
-def load_cluster(text: str) -> Cluster:
-    """Return the cluster that ``text`` names; ``local`` and ``local:4`` are observed here and now."""
-    name, _, slots = text.partition(":")
-    if name == "local":
-        from vime_adapters.preflight.local import observe
-
-        return observe(slots or None)
-    return arguments.load_cluster(text)
 
 
 def merged_arguments(options: argparse.Namespace) -> Mapping[str, object]:

@@ -40,19 +40,26 @@ def lease(fleet: str, plan: LaunchPlan) -> Path:
     """Write down every interval of the plan for as long as this process lives. Returns the file to remove after."""
     me = psutil.Process()
     path = folder() / f"{fleet}.json"
-    record = {"pid": me.pid, "created": me.create_time(), "ports": [[i.start, i.count] for i in intervals_of(plan)]}
+    record = {
+        "pid": me.pid,
+        "created": me.create_time(),
+        "ports": sorted([i.start, i.count] for *_, i in uses_of(plan)),
+    }
     scratch = path.with_suffix(".tmp")
     scratch.write_text(json.dumps(record), encoding="utf-8")
     scratch.replace(path)
     return path
 
 
-def intervals_of(plan: LaunchPlan) -> tuple[Interval, ...]:
-    """Return every port interval of a plan, ascending."""
-    uses = [u.interval for e in plan.engines for p in e.processes for u in p.ports]
-    uses += [u.interval for r in plan.routers for u in r.ports]
-    uses += [Interval(w.port) for w in plan.weight_sync]
-    return tuple(sorted(uses))
+def uses_of(plan: LaunchPlan) -> Iterator[tuple[str, str, str, Interval]]:
+    """Yield every port interval of a plan: (process or weight group, address, use, interval)."""
+    for engine in plan.engines:
+        for process in engine.processes:
+            yield from ((process.id, process.address, use.name, use.interval) for use in process.ports)
+    for router in plan.routers:
+        yield from ((router.id, router.address, use.name, use.interval) for use in router.ports)
+    for sync in plan.weight_sync:
+        yield f"weight_sync.{sync.model}", sync.address, "group", Interval(sync.port)
 
 
 def leased_intervals() -> tuple[Interval, ...]:

@@ -106,7 +106,7 @@ def owner_of(port: int) -> str:
     return "a process that this user may not see"
 
 
-def bindable(address: str, interval: Interval) -> int | None:
+def unbindable(address: str, interval: Interval) -> int | None:
     """Return the first port of the interval that cannot be bound at ``address``, or None when all can."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in range(interval.start, interval.end):
@@ -117,3 +117,14 @@ def bindable(address: str, interval: Interval) -> int | None:
             except OSError:
                 return port
     return None
+
+
+def is_own(address: str) -> bool:
+    """Whether this machine can listen at ``address``."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,56 @@
+"""``vime up``: carry a plan out on this machine, show how it comes up, stay until it ends or is told to."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from vime_adapters.cli.progress import Progress, summary
+from vime_adapters.cli.request import add_request_options, planned
+from vime_adapters.cli.where import add_where, folder_of
+from vime_core import LaunchPlan, PlanRefused, parse
+from vime_core.errors import Code, Problem
+
+TAKES_TRAINER_FLAGS = True
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    parser.add_argument(
+        "plan", nargs="?", type=Path, metavar="PLAN", help="a file of `vime plan --out`, applied as it is"
+    )
+    add_request_options(parser, cluster_default="local")
+    add_where(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start the fleet and stay with it. Returns 0 when it was told to end, 1 when it failed."""
+    from vime_adapters.launch import FleetFailed, start
+
+    source = plan_of(options.plan) if options.plan is not None else (lambda: planned(options))
+    with Progress() as progress:
+        fleet = start(source, state_dir=folder_of(options), on_change=progress.show)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            name = signal.Signals(number).name
+            signal.signal(number, lambda *_, name=name: fleet.ask_close(f"told to end by {name}"))
+        try:
+            fleet.wait_ready()
+        except FleetFailed:
+            fleet.wait()
+    if fleet.status().can_serve:
+        for model, url in fleet.urls.items():
+            print(f"serving {model} at {url} (state in {fleet.state.path}; Ctrl-C or `vime down` ends it)", flush=True)
+    fleet.wait()
+    status = fleet.status()
+    print(summary(status), file=sys.stderr if status.state.value == "failed" else sys.stdout)
+    return 1 if status.state.value == "failed" else 0
+
+
+def plan_of(path: Path) -> LaunchPlan:
+    """Return the plan in a file. Raises PlanRefused when it cannot be read, is no plan, or was edited."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanRefused(
+            (Problem(Code.PLAN_TEXT, str(path), str(error), "a file that `vime plan --out` wrote"),)
+        ) from None

@@ -74,7 +74,6 @@ def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: lis
                 wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
         wanted.append(("scan", SCAN_SPAN, _SCAN))
         on = ports.on(node)
-        uses.append(
-            tuple(PortUse(use, on.take(count, f"{name}.{rank}.{use}", problems), why) for use, count, why in wanted)
-        )
+        taken = [PortUse(use, on.take(count, f"{name}.{rank}.{use}", problems), why) for use, count, why in wanted]
+        uses.append(tuple(sorted(taken, key=lambda use: use.name)))
     return Addressed(placed, name, tuple(uses), connector)

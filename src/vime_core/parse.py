@@ -39,6 +39,10 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 
 
+def _name(item: tuple[object, object]) -> str:
+    return str(item[0])
+
+
 class _Field:
     """One JSON value and its place, read as the kind its caller needs."""
 
@@ -84,7 +88,7 @@ class _Field:
     def items(self) -> tuple[tuple[str, "_Field"], ...]:
         if not isinstance(self.value, Mapping):
             raise self.wrong("a mapping")
-        return tuple((str(k), _Field(v, f"{self.where}.{k}")) for k, v in self.value.items())
+        return tuple((str(k), _Field(v, f"{self.where}.{k}")) for k, v in sorted(self.value.items(), key=_name))
 
     def choice(self, kind: type[E]) -> E:
         for member in kind:

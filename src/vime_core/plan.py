@@ -89,6 +89,7 @@ class Process:
     """One operating-system process of an engine on one host.
 
     ``gpus`` are physical ids of that host. ``env`` is an overlay on the executor's environment, never a copy of it.
+    ``env`` and ``ports`` are in name order, so that equal plans are equal however they were made.
     """
 
     id: ProcessId

@@ -4,6 +4,7 @@ Facts are arguments here. Gathering them is the work of ``vime_adapters.prefligh
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
@@ -19,6 +20,15 @@ EPHEMERAL_FLOOR = 32768
 
 LOWEST_PORT = 1024
 """Ports below are privileged."""
+
+MOST_GPUS = 4096
+"""GPUs that one host may have: more is a typing error."""
+
+MOST_SLOTS = 1 << 20
+"""GPUs that a whole cluster may have in the short form: more is a typing error."""
+
+_GPU_ID = re.compile(r"0|[1-9]\d{0,5}|[A-Za-z][\w./:-]*", re.ASCII)
+_HOST_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*\.?", re.ASCII)
 
 
 @frozen(order=True)
@@ -62,11 +72,13 @@ class Node:
 
     @property
     def loopback(self) -> bool:
-        """Whether the address is reachable from this host alone."""
+        """Whether the address leads other hosts to themselves instead of to this one."""
         try:
-            return ipaddress.ip_address(self.address.strip("[]")).is_loopback
+            found = ipaddress.ip_address(self.address.strip("[]"))
         except ValueError:
             return self.address == "localhost"
+        inner = getattr(found, "ipv4_mapped", None) or found
+        return bool(inner.is_loopback or inner.is_unspecified)
 
 
 @frozen
@@ -93,10 +105,11 @@ class Cluster:
     def uniform(cls, nodes: int, gpus: int, hardware: str | None = None) -> "Cluster":
         """Return ``nodes`` equal hosts node-0, node-1, ... at 10.0.0.1, 10.0.0.2, ... with GPUs 0 .. gpus-1.
 
-        Raises PlanRefused when a number is not positive or there are more hosts than 10.0.0.0/8 has addresses.
+        Raises PlanRefused when a number is not positive or so large that it must be a typing error.
         """
-        if nodes < 1 or gpus < 1 or nodes >= 1 << 24:
-            raise PlanRefused((Problem(Code.CLUSTER_SHAPE, "cluster", f"{nodes}x{gpus}", "at least 1x1"),))
+        if nodes < 1 or not 0 < gpus <= MOST_GPUS or nodes * gpus > MOST_SLOTS:
+            allowed = f"from 1x1 to {MOST_SLOTS} GPUs, {MOST_GPUS} a host"
+            raise PlanRefused((Problem(Code.CLUSTER_SHAPE, "cluster", f"{nodes}x{gpus}", allowed),))
         base = int(ipaddress.ip_address("10.0.0.0"))
         ids = tuple(GpuId(str(g)) for g in range(gpus))
         return cls(
@@ -138,10 +151,10 @@ def _whole(value: object, where: str, problems: list[Problem], low: int, high: i
 
 def _gpu_ids(value: object, where: str, problems: list[Problem]) -> tuple[GpuId, ...]:
     if isinstance(value, int):
-        return tuple(GpuId(str(i)) for i in range(_whole(value, where, problems, 0, 4096)))
+        return tuple(GpuId(str(i)) for i in range(_whole(value, where, problems, 0, MOST_GPUS)))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         ids = [str(i) for i in value if isinstance(i, int | str) and not isinstance(i, bool)]
-        if len(ids) == len(value) and len(set(ids)) == len(ids) and all(i and "," not in i for i in ids):
+        if len(ids) == len(value) and len(set(ids)) == len(ids) and all(_GPU_ID.fullmatch(i) for i in ids):
             return sort_gpus(ids)
     problems.append(Problem(Code.CLUSTER_VALUE, where, value, "a count, or a list of distinct GPU ids"))
     return ()
@@ -169,10 +182,22 @@ def _list(value: object, where: str, problems: list[Problem]) -> Sequence[object
 
 
 def _text(value: object, where: str, problems: list[Problem]) -> str:
-    if isinstance(value, str) and value and value == value.strip():
+    if isinstance(value, str) and value and value == value.strip() and value.isprintable():
         return value
     problems.append(Problem(Code.CLUSTER_VALUE, where, value, "a non-empty text"))
     return ""
+
+
+def _address(value: object, where: str, problems: list[Problem]) -> str:
+    """Return an IP address in its usual spelling (no brackets), or a host name."""
+    text = value.removeprefix("[").removesuffix("]") if isinstance(value, str) else ""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        if not _HOST_NAME.fullmatch(text):
+            problems.append(Problem(Code.CLUSTER_VALUE, where, value, "an IP address or a host name, without a port"))
+            return ""
+    return text
 
 
 _NODE_KEYS = {"name", "address", "gpus", "interface", "ephemeral_floor", "reserved_ports", "busy_ports"}
@@ -189,7 +214,7 @@ def _node(value: object, where: str, problems: list[Problem]) -> Node:
     busy = _list(value.get("busy_ports"), f"{where}.busy_ports", problems)
     return Node(
         NodeName(_text(value.get("name"), f"{where}.name", problems)),
-        _text(value.get("address"), f"{where}.address", problems).strip("[]"),
+        _address(value.get("address"), f"{where}.address", problems),
         _gpu_ids(value.get("gpus"), f"{where}.gpus", problems),
         None if interface is None else _text(interface, f"{where}.interface", problems),
         _whole(value.get("ephemeral_floor", EPHEMERAL_FLOOR), f"{where}.ephemeral_floor", problems, LOWEST_PORT, 65536),

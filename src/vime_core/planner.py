@@ -50,7 +50,7 @@ def make_plan(
         raise PlanRefused((Problem(Code.CLUSTER_SHAPE, "cluster.nodes", "no GPU", "at least one GPU"),))
     facts = _facts(request, models)
     problems: list[Problem] = []
-    drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes), facts, problems)
+    drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes if n.gpus), facts, problems)
     _stop(problems)
     placed = place(request, drafts, cluster, problems)
     _stop(problems)
@@ -112,7 +112,7 @@ def _facts(request: RolloutRequest, models: Mapping[str, ModelFacts] | ModelFact
 
 
 def _reachable(placed: tuple[Placed, ...], cluster: Cluster, request: RolloutRequest, problems: list[Problem]) -> None:
-    """Refuse loopback addresses as soon as hosts must reach each other: they lead back to the host itself."""
+    """Refuse loopback as soon as hosts must reach each other: it leads every host back to itself."""
     used = {node for p in placed for node, _ in p.nodes} | {0}
     used |= {slot.node for slot in cluster.slots[: request.trainer_gpus]}
     if len(used) < 2:
@@ -120,9 +120,11 @@ def _reachable(placed: tuple[Placed, ...], cluster: Cluster, request: RolloutReq
     for i in sorted(used):
         node = cluster.nodes[i]
         if node.loopback:
-            where = f"cluster.nodes[{i}].address"
             allowed = "an address by which the other hosts reach this one"
-            problems.append(Problem(Code.LOOPBACK, where, node.address, allowed))
+            problems.append(Problem(Code.LOOPBACK, f"cluster.nodes[{i}].address", node.address, allowed))
+        if node.interface in {"lo", "lo0"}:
+            allowed = "the interface that carries the host's address"
+            problems.append(Problem(Code.LOOPBACK, f"cluster.nodes[{i}].interface", node.interface, allowed))
 
 
 def _engines(

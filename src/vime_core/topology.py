@@ -56,7 +56,7 @@ def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: lis
     """Return N, the GPUs of one host that one engine process may use.
 
     Not given, it is the hosts' own GPU count (the smallest where they differ; an engine larger than that is refused
-    then, since nobody said how to cut it). ``hosts`` are GPU counts of the hosts.
+    then, since nobody said how to cut it). ``hosts`` are GPU counts of the hosts that have any.
     """
     smallest = min(hosts)
     given = request.gpus_per_node.value
@@ -65,7 +65,7 @@ def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: lis
         if smallest != max(hosts) and largest > smallest:
             found = f"hosts of {smallest} to {max(hosts)} GPUs and an engine of {largest}"
             problems.append(Problem(Code.UNEVEN_HOSTS, "num_gpus_per_node", found, "num_gpus_per_node to be stated"))
-        return max(smallest, 1)
+        return smallest
     if given > smallest and request.rollout_gpus:
         allowed = f"at most {smallest}, the GPU count of the smallest host"
         problems.append(Problem(Code.NODE_LARGER, "num_gpus_per_node", given, allowed))

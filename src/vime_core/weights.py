@@ -45,11 +45,12 @@ def plan_weights(
             )
         )
         rank += shape.gpus if joins else 0
-    port = ports.on(0).take(1, f"weight_sync.{model.name}", problems)
+    sender = cluster.slots[0].node
+    port = ports.on(sender).take(1, f"weight_sync.{model.name}", problems)
     return WeightSync(
         model.name,
         rank,
-        cluster.nodes[0].address,
+        cluster.nodes[sender].address,
         port.start,
         request.weight_timeout,
         CALLS_PER_SYNC,

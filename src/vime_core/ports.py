@@ -30,6 +30,7 @@ class HostPorts:
         self.node = node
         busy = (Interval(p) for p in node.busy_ports)
         self.taken = sorted((*node.reserved_ports, *busy, *KEPT_CLEAR))
+        self._given: list[Interval] = []
         self._next = FIRST if node.ephemeral_floor > FIRST else LOWEST_PORT
 
     def take(self, count: int, where: str, problems: list[Problem]) -> Interval:
@@ -53,6 +54,8 @@ class HostPorts:
             problems.append(Problem(Code.PORT_TAKEN, where, port, allowed))
         elif any(wanted.meets(t) for t in (*self.node.reserved_ports, *map(Interval, self.node.busy_ports))):
             problems.append(Problem(Code.PORT_TAKEN, where, port, f"a port that is free on {self.node.name}"))
+        elif any(wanted.meets(t) for t in self._given):
+            problems.append(Problem(Code.PORT_TAKEN, where, port, f"a port with no other use on {self.node.name}"))
         self._mark(wanted)
         return wanted
 
@@ -68,6 +71,7 @@ class HostPorts:
 
     def _mark(self, interval: Interval) -> None:
         """Add an interval, keeping the list short by joining runs that touch and ordered by start."""
+        self._given.append(interval)
         last = self.taken[-1] if self.taken else None
         if last is not None and last.end == interval.start:
             self.taken[-1] = Interval(last.start, last.count + interval.count)

@@ -1,6 +1,7 @@
 """Telling our shared memory from that of others."""
 
 import mmap
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -52,6 +53,16 @@ def test_open_and_mapped_files_are_held(name):
     assert shm.held(me, {file}) == set()
 
 
+def test_semaphores_are_held():
+    """A semaphore, which is made under one name and then linked to another, is held by its maker."""
+    before = shm.present()
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    made = {file for file in shm.present() - before if file[0].startswith("sem.mp-")}
+    assert made
+    assert made & shm.held([os.getpid()], made, makers_only=True)
+    del semaphore
+
+
 def test_readers_are_not_makers(name):
     """Opening or mapping a file only to read it, or a private copy of it, is not what its maker does."""
     file = make(name)
@@ -67,13 +78,13 @@ def test_readers_are_not_makers(name):
 
 
 def test_a_new_file_of_an_old_name_is_another(name):
-    """A file that was unlinked is not held under its name, though a new one has taken that name."""
+    """Who holds a file that was unlinked does not hold the new one that has taken its name."""
     old = make(name)
     with Path(shm.FOLDER, name).open("r+b"):
         Path(shm.FOLDER, name).unlink()
         new = make(name)
         assert old != new
-        assert shm.held([os.getpid()], {old, new}) == set()
+        assert shm.held([os.getpid()], {old, new}) == {old}
     assert shm.remove_unheld({old}) == set()
     assert shm.remove_unheld({new}) == {new}
 

@@ -18,8 +18,6 @@ FOLDER = "/dev/shm"  # noqa: S108 - the place POSIX shared memory has on Linux, 
 File = tuple[str, int]
 """A file in /dev/shm: its name there and its inode."""
 
-_GONE = " (deleted)"
-
 
 def present() -> set[File]:
     """Return the plain files of /dev/shm that belong to our user; folders in it are nobody's shared memory."""
@@ -38,55 +36,56 @@ def present() -> set[File]:
     return files
 
 
-def _opened(pid: int, makers_only: bool) -> set[File]:
-    """Return the files of /dev/shm that a process has open; with `makers_only`, only those it may write to."""
-    files: set[File] = set()
+def _opened(pid: int, device: int, makers_only: bool) -> set[int]:
+    """Return the inodes that a process has open there; with `makers_only`, only those it may write to."""
+    inodes: set[int] = set()
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return files
+        return inodes
     for number in numbers:
         link = f"/proc/{pid}/fd/{number}"
         try:
-            target = os.readlink(link)
-            if not target.startswith(FOLDER + "/") or target.endswith(_GONE):
-                continue
             if makers_only and not os.lstat(link).st_mode & 0o200:  # the link's own mode is the descriptor's
                 continue
-            files.add((target[len(FOLDER) + 1 :], os.stat(link).st_ino))
+            status = os.stat(link)
         except OSError:
             continue
-    return files
+        if status.st_dev == device:
+            inodes.add(status.st_ino)
+    return inodes
 
 
-def _mapped(pid: int, makers_only: bool) -> set[File]:
-    """Return the files of /dev/shm that a process has mapped; with `makers_only`, only those writable and shared."""
-    files: set[File] = set()
-    prefix = FOLDER.encode() + b"/"
+def _mapped(pid: int, device: int, makers_only: bool) -> set[int]:
+    """Return the inodes that a process has mapped there; with `makers_only`, only those writable and shared."""
+    inodes: set[int] = set()
+    mark = f" {os.major(device):02x}:{os.minor(device):02x} ".encode()
     for line in procfs.maps(pid):
-        if prefix not in line:
-            continue
-        fields = line.split(None, 5)
-        if len(fields) < 6 or not fields[5].startswith(prefix) or fields[5].endswith(_GONE.encode()):
-            continue
-        if makers_only and not (fields[1][1:2] == b"w" and fields[1][3:4] == b"s"):
-            continue
-        files.add((os.fsdecode(fields[5][len(prefix) :]), int(fields[4])))
-    return files
+        if mark in line:
+            _, rights, _, _, inode, *_ = line.split(None, 5)
+            if not makers_only or (rights[1:2] == b"w" and rights[3:4] == b"s"):
+                inodes.add(int(inode))
+    return inodes
 
 
 def held(pids: Iterable[int], wanted: set[File], makers_only: bool = False) -> set[File]:
     """Return those of the `wanted` files that one of the processes holds, open or mapped.
 
-    Descriptors are looked at before mappings: shared memory is opened, mapped and then closed, in this order.
+    A file is recognised by its inode: a semaphore is made under another name and linked to its own when it is ready,
+    so that its maker's map shows a name that is gone. Descriptors are looked at before mappings, because shared memory
+    is opened, mapped and then closed, in this order.
     """
-    found: set[File] = set()
+    missing = {inode for _, inode in wanted}
+    try:
+        device = os.stat(FOLDER).st_dev
+    except OSError:
+        return set()
     for pid in pids:
-        if found == wanted:
+        if not missing:
             break
-        found |= _opened(pid, makers_only) & wanted
-        found |= _mapped(pid, makers_only) & wanted
-    return found
+        for look in (_opened, _mapped):
+            missing -= look(pid, device, makers_only)
+    return {(name, inode) for name, inode in wanted if inode not in missing}
 
 
 def remove_unheld(files: set[File]) -> set[File]:

@@ -171,7 +171,7 @@ class Supervisor:
                 self._wait(deadline - time.monotonic())
                 self._reap()
             self._look_shm()
-        forced = self._runs()
+        late = self._runs()
         own = os.getpid()
         deadline = time.monotonic() + KILLING_FOR
         self._reap()
@@ -181,7 +181,8 @@ class Supervisor:
             self._reap()
         left = [] if self._childless else [found.pid for found in procfs.below(own, procfs.everyone()) if found.alive]
         shm.remove_unheld(self._ledger.ours)
-        say("exited", code=-signal.SIGKILL if self._code is None else self._code, forced=forced, left=left)
+        code = -signal.SIGKILL if self._code is None else self._code
+        say("exited", code=code, forced=late and code == -signal.SIGKILL, left=left)
 
     def run(self) -> None:
         """Do the whole job: read the spec, start the program, watch it, end its tree."""

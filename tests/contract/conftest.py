@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.executor_contract")
+pytest.register_assert_rewrite("tests.contract.bench", "tests.contract.executor_contract")

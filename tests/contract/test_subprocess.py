@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.executor_contract import Bench, ExecutorContract, Program
+from tests.contract.bench import Bench, Program
+from tests.contract.executor_contract import ExecutorContract
 
 from vime_adapters.subprocess.executor import SubprocessExecutor
 from vime_adapters.subprocess.fleet import fleet_members

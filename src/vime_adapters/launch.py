@@ -26,7 +26,7 @@ from vime_adapters.vllm.http import EngineClient
 from vime_adapters.vllm.phases import phase_of
 from vime_adapters.wire import Wire
 from vime_core import Cluster, LaunchPlan, ModelFacts, PlanRefused, make_plan
-from vime_core.errors import Code, Problem
+from vime_core.errors import Code, Problem, shown
 from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.report import Status, as_json
 from vime_core.seams import Executor
@@ -47,7 +47,7 @@ class FleetFailed(RuntimeError):  # noqa: N818 - says what happened, like PlanRe
         self.status = status
         lines = [status.why]
         for fault in status.faults[:3]:
-            lines += [str(fault), *(f"    {line}" for line in fault.tail[-12:])]
+            lines += [str(fault), *(f"    {shown(line)}" for line in fault.tail[-12:])]
         super().__init__("\n".join(lines))
 
 

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from vime_core.errors import shown
 from vime_core.lifecycle.report import ProcessStatus, Status
 from vime_core.lifecycle.states import ProcessState
 
@@ -62,11 +63,12 @@ class Progress:
 
     def pause(self, show: Callable[[], None]) -> None:
         """Let something else be printed above the table."""
-        if self._live is not None:
-            self._live.stop()
-        show()
-        if self._live is not None:
-            self._live.start()
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+            show()
+            if self._live is not None:
+                self._live.start()
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
@@ -109,5 +111,5 @@ def summary(status: Status) -> str:
         lines.append(f"  {engine.id:<16} {engine.state.value:<9} {engine.url}  {ranks}")
     lines += [f"  {r.id:<16} {r.state.value:<9} {r.url}" for r in status.routers]
     for fault in status.faults:
-        lines += [str(fault), *(f"    {line}" for line in fault.tail[-12:])]
+        lines += [str(fault), *(f"    {shown(line)}" for line in fault.tail[-12:])]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from vime_adapters.cli.where import add_where, existing
+from vime_core.errors import shown
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,5 +43,5 @@ def _text(found: dict[str, Any], name: str) -> str:
     lines += [f"  {router['id']:<16} {router['state']:<9} {router['url']}" for router in found.get("routers", ())]
     for fault in found.get("faults", ()):
         lines.append(f"{fault['code']} {fault['title']}: {fault['reason']}")
-        lines += [f"    {line}" for line in fault["tail"][-12:]]
+        lines += [f"    {shown(line)}" for line in fault["tail"][-12:]]
     return "\n".join(lines)

@@ -40,9 +40,12 @@ def prepare_process() -> None:
         return
     from vime_adapters.vllm import cpu_mends
 
-    for report in cpu_mends.apply_all():
-        level = logging.WARNING if report.outcome == "absent" else logging.INFO
-        logger.log(level, "pid %d: mend %s: %s (%s)", os.getpid(), report.mend, report.outcome, report.detail)
+    reports = cpu_mends.apply_all()
+    outcomes = ", ".join(f"{report.mend} {report.outcome}" for report in reports)
+    logger.info("CPU mends in pid %d: %s", os.getpid(), outcomes)
+    for report in reports:
+        if report.outcome == "absent":
+            logger.warning("CPU mend %s skipped: %s", report.mend, report.detail)
 
 
 def allow_plugin(environ: os._Environ[str] | dict[str, str]) -> bool:

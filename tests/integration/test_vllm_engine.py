@@ -77,12 +77,25 @@ def test_real_samples_are_equal_and_typed(client: EngineClient) -> None:
     assert client.generate([1], Sampling(max_tokens=1, logprobs=None)).logprobs is None
 
 
+def tokens_made(client: EngineClient) -> float:
+    """How many output tokens the engine has made so far, by its own metrics."""
+    lines = client.wire.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+
+
+def wait_for_tokens(client: EngineClient, before: float) -> None:
+    """Return once the engine has made two more tokens than ``before``: the request just sent is running."""
+    while tokens_made(client) < before + 2:
+        time.sleep(0.01)
+
+
 def test_real_pauses(client: EngineClient) -> None:
     """Frozen requests go on after resuming, aborted ones come back short, and a paused engine fails a short probe."""
     long = Sampling(max_tokens=240, temperature=0.0, ignore_eos=True)
     with ThreadPoolExecutor() as pool:
+        before = tokens_made(client)
         kept = pool.submit(client.generate, [1, 2, 3], long)
-        time.sleep(0.2)
+        wait_for_tokens(client, before)
         client.pause("keep")
         assert (client.is_paused(), client.is_sleeping()) == (True, True)
         with pytest.raises(Unreachable, match="gave no answer"):
@@ -90,8 +103,9 @@ def test_real_pauses(client: EngineClient) -> None:
         assert not kept.done()
         client.resume()
         assert len(kept.result().token_ids) == 240
+        before = tokens_made(client)
         cut = pool.submit(client.generate, [3, 2, 1], long)
-        time.sleep(0.2)
+        wait_for_tokens(client, before)
         client.pause("abort")
         short = cut.result()
         assert short.finish_reason == "abort"

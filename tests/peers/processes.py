@@ -110,7 +110,7 @@ def engine(folder: Path, *extra: str) -> Iterator[RunningEngine]:
     with spawned(argv, log, env) as process:
         running = RunningEngine(f"http://127.0.0.1:{port}", log)
         with EngineClient(running.url, 2.0) as client:
-            until = time.monotonic() + 400
+            until = time.monotonic() + 500
             while True:
                 try:
                     client.health()

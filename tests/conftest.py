@@ -1,0 +1,23 @@
+"""Settings of the random tests, chosen by HYPOTHESIS_PROFILE (see tests/README.md).
+
+``ci`` tries the same few examples every time, so that a failure is never a matter of luck; the others try new ones.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+PROFILES = {"ci": 40, "tenfold": 400, "nightly": 4000}
+"""Examples of a law, unless it asks for more or fewer with ``tests.strategies.effort``."""
+
+for name, examples in PROFILES.items():
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        derandomize=name == "ci",
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,61 @@
+"""Cluster facts as a cluster file holds them: few hosts, of every kind that was seen to matter."""
+
+from hypothesis import strategies as st
+from tests.strategies.pick import maybe, pick, rarely
+
+Facts = dict[str, object]
+
+FLOORS = (None, None, None, 32768, 9000, 20050, 61000, 65536)
+"""Ephemeral floors; None leaves the default. Ports are first looked for from 20000 on."""
+
+
+_MASK = {n: st.lists(st.integers(0, 15), min_size=n, max_size=n, unique=True) for n in range(17)}
+_UUID = {n: st.lists(st.integers(0, 2**32 - 1), min_size=n, max_size=n, unique=True) for n in range(17)}
+_SIZE = {n: st.integers(1, n) for n in range(1, 17)}
+_NEAR_THE_START = st.integers(1024, 1100) | st.integers(19990, 20120) | st.integers(7990, 8010)
+"""Ports where the planner is likely to look: from the lowest one, and from where it usually begins."""
+_RESERVED = st.lists(st.tuples(_NEAR_THE_START, st.integers(1, 40)), max_size=3)
+_BUSY = st.lists(_NEAR_THE_START, max_size=4, unique=True)
+
+
+def draw_gpus(draw: st.DrawFn, count: int) -> object:
+    """Draw ``count`` GPU ids: as a number, as a mask in any order (ids of two digits included), or as UUIDs."""
+    kind = pick(draw, ("count", "count", "numbers", "texts", "uuids"))
+    if kind == "count":
+        return count
+    if kind == "uuids":
+        return [f"GPU-{n:08x}-7d1c" for n in draw(_UUID[count])]
+    return [str(n) if kind == "texts" else n for n in draw(_MASK[count])]
+
+
+def draw_sizes(draw: st.DrawFn, hosts: int = 4, gpus: int = 8) -> list[int]:
+    """Draw the GPU counts of some hosts; alike more often than not."""
+    kind = pick(draw, ("usual", "alike", "any"))
+    count = draw(_SIZE[hosts])
+    if kind == "any":
+        return [draw(_SIZE[gpus]) for _ in range(count)]
+    return [pick(draw, [g for g in (4, 2, 8) if g <= gpus]) if kind == "usual" else draw(_SIZE[gpus])] * count
+
+
+@st.composite
+def cluster_facts(draw: st.DrawFn, sizes: tuple[int, ...] | None = None) -> Facts:
+    """Return facts of up to four hosts of up to eight GPUs, by IPv4 or IPv6, with ports that are not free."""
+    counts = list(sizes) if sizes is not None else draw_sizes(draw)
+    address = pick(draw, ("10.0.{}.7", "fd00::{}:7", "192.168.9.{}"))
+    floor = pick(draw, FLOORS)
+    nodes = []
+    for i, count in enumerate(counts):
+        node: dict[str, object] = {"name": f"h{i}", "address": address.format(i + 1), "gpus": draw_gpus(draw, count)}
+        if floor is not None:
+            node["ephemeral_floor"] = floor
+        if maybe(draw):
+            node["interface"] = pick(draw, ("eth0", "bond0.7"))
+        if rarely(draw):
+            node["reserved_ports"] = [list(pair) for pair in draw(_RESERVED)]
+            node["busy_ports"] = draw(_BUSY)
+        nodes.append(node)
+    facts: Facts = {"nodes": nodes}
+    hardware = pick(draw, (None, None, "a100", "h100", "h200", "gb200", "cpu"))
+    if hardware is not None:
+        facts["hardware"] = hardware
+    return facts

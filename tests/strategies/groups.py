@@ -1,0 +1,166 @@
+"""Groups of engines that fit the slots they are given, and models made of groups, as vllm_config writes them."""
+
+from attrs import evolve, field, frozen
+from hypothesis import strategies as st
+from tests.oracles.slots import counts_of, fits, per_process, slots_of
+from tests.strategies.options import draw_options
+from tests.strategies.pick import maybe, pick, rarely
+
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+CONNECTORS = (
+    None,
+    NIXL,
+    '{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}',
+    {"kv_connector": "OtherConnector"},
+)
+"""Values of kv_transfer_config; None leaves the planner's own."""
+
+
+@frozen
+class Room:
+    """The slots that engines can have: the host of each, N, and how many of the first a colocated trainer shares.
+
+    ``largest`` is the largest engine that may be asked for.
+    """
+
+    where: list[str]
+    per_node: int
+    shared: int
+    largest: int
+    moe: bool | None = None
+
+    @classmethod
+    def of(cls, facts: dict[str, object], given: int | None, shared: int, moe: bool | None) -> "Room":
+        """Return the room of a cluster where ``given`` is num_gpus_per_node, or None."""
+        counts = counts_of(facts)
+        where = [host for host, _, _ in slots_of(facts)]
+        uneven = given is None and len(set(counts)) > 1
+        return cls(where, given or min(counts), shared, min(counts) if uneven else len(where), moe)
+
+    def sizes_at(self, at: int) -> list[int]:
+        """Return the sizes of engines that may begin at slot ``at``."""
+        top = min(self.largest, len(self.where) - at)
+        return [n for n in range(1, top + 1) if fits(self.where, at, n, self.per_node, self.shared)]
+
+    def run(self, at: int, size: int) -> int:
+        """Return how many engines of ``size`` fit one after the other from slot ``at``."""
+        count = 0
+        while fits(self.where, at + count * size, size, self.per_node, self.shared):
+            count += 1
+        return count
+
+
+@frozen
+class Group:
+    """One group as drawn: its engines, where they begin, and what is given for them."""
+
+    role: str
+    at: int
+    size: int
+    count: int
+    options: dict[str, object] = field(factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole group."""
+        return self.size * self.count
+
+
+def divisors(n: int) -> list[int]:
+    """Return every divisor of ``n``."""
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def draw_parallel(draw: st.DrawFn, room: Room, size: int) -> dict[str, object]:
+    """Draw parallel sizes that make up an engine of ``size`` GPUs, each given or left out, as numbers or texts."""
+    pp = pick(draw, divisors(size))
+    pcp = pick(draw, [1, *divisors(size // pp)])
+    part = per_process(size, room.per_node)
+    dp = pick(
+        draw,
+        [
+            n
+            for n in divisors(size // pp // pcp)
+            if part == size or n == 1 or (room.moe is not False and (size // n % part == 0 or part % (size // n) == 0))
+        ],
+    )
+    found = {
+        "pipeline_parallel_size": pp,
+        "prefill_context_parallel_size": pcp,
+        "data_parallel_size": dp,
+        "tensor_parallel_size": size // pp // pcp // dp,
+    }
+    given: dict[str, object] = {}
+    for dest, value in found.items():
+        needed = value > 1 and dest != "tensor_parallel_size"
+        if needed or rarely(draw):
+            given[dest] = pick(draw, (value, str(value)))
+    if room.moe is not False and maybe(draw):
+        given["enable_expert_parallel"] = True
+    return given
+
+
+def draw_group(draw: st.DrawFn, room: Room, at: int, role: str, least: int = 1) -> Group | None:
+    """Draw a group that begins at slot ``at``, of at least ``least`` engines; None when no such group fits."""
+    possible = [n for n in room.sizes_at(at) if room.run(at, n) >= least]
+    if not possible:
+        return None
+    size = pick(draw, possible)
+    count = draw(st.integers(least, min(6, room.run(at, size))))
+    return Group(role, at, size, count, {**draw_options(draw, most=1), **draw_parallel(draw, room, size)})
+
+
+def draw_pad(draw: st.DrawFn, room: Room, at: int) -> int:
+    """Draw how many slots a placeholder leaves out from ``at`` on: mostly none, never the last one."""
+    left = len(room.where) - at
+    rest = sum(host == room.where[at] for host in room.where[at:])
+    return pick(draw, [n for n in (0, 0, 0, 1, 2, rest) if n < left])
+
+
+def draw_members(draw: st.DrawFn, room: Room, at: int) -> list[Group]:
+    """Draw the groups of one model from slot ``at`` on: regular ones, or prefill and decode."""
+    pd = maybe(draw)
+    found: list[Group] = []
+    for i in range(draw(st.integers(2 if pd else 1, 3))):
+        if at >= len(room.where):
+            break
+        pad = draw_pad(draw, room, at)
+        role = ("prefill", "decode")[i % 2] if pd else "regular"
+        group = draw_group(draw, room, at + pad, role)
+        if group is None:
+            break
+        if pad:
+            found.append(Group("placeholder", at, pad, 1))
+        found.append(group)
+        at = group.at + group.gpus
+    if {g.role for g in found} - {"placeholder"} == {"prefill"}:
+        return [evolve(g, role="regular") if g.role == "prefill" else g for g in found]
+    return found
+
+
+def draw_entry(draw: st.DrawFn, name: str, found: list[Group], outer: int, path: str | None) -> dict[str, object]:
+    """Draw one model as vllm_config writes it; ``outer`` is the size its groups inherit from the arguments."""
+    model: dict[str, object] = {"name": name}
+    if path is not None:
+        model["model_path"] = path
+    inherited = outer
+    if maybe(draw):
+        inherited = model["num_gpus_per_engine"] = pick(draw, [g.size for g in found])
+    update = pick(draw, (None, None, True, False))
+    if update is not None:
+        model["update_weights"] = update
+    connector = pick(draw, CONNECTORS) if any(g.role == "prefill" for g in found) else None
+    listed = []
+    for group in found:
+        written: dict[str, object] = {"worker_type": group.role, "num_gpus": group.gpus}
+        if group.role != "placeholder":
+            if group.size != inherited or maybe(draw):
+                written["num_gpus_per_engine"] = group.size
+            options = {**group.options, **({"kv_transfer_config": connector} if connector is not None else {})}
+            if options:
+                written[pick(draw, ("overrides", "vllm_overrides"))] = options
+            if rarely(draw):
+                written["env"] = {"NCCL_DEBUG": pick(draw, ("INFO", 1, None))}
+        listed.append(written)
+    model[pick(draw, ("server_groups", "engine_groups"))] = listed
+    return model

@@ -1,0 +1,73 @@
+"""Values for options of vLLM and of the router, as users write them: numbers, texts, lists, mappings, JSON texts."""
+
+import json
+from functools import cache
+
+from hypothesis import strategies as st
+from tests.strategies.pick import pick
+
+from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM
+from vime_core.intake import ROUTER_OWNED
+from vime_core.vllm.catalogue import Catalogue, Flag
+from vime_core.vllm.owned import OWNED, PARALLEL
+
+SPECIAL = frozenset({"enable_expert_parallel", "enforce_eager", "kv_transfer_config", "weight_transfer_config"})
+"""vLLM options that the planner has a rule for; the strategies of requests give them on purpose or not at all."""
+
+FREE = tuple(f for f in DEFAULT_VLLM.flags if f.dest not in OWNED and f.dest not in (*PARALLEL, *SPECIAL))
+"""vLLM options that a user may give any fitting value."""
+
+FREE_ROUTER = tuple(
+    f for f in DEFAULT_ROUTER.flags if f.dest not in ROUTER_OWNED and not f.dest.endswith(("policy", "prometheus_port"))
+)
+"""Router options that a user may give any fitting value; no policy is for any number of engines."""
+
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+"""Texts that can stand on a command line; leading dashes, spaces and equals signs included."""
+
+_PLAIN = st.text(st.characters(categories=["Ll", "Lu", "Nd"]), min_size=1, max_size=6)
+_LEAVES = st.none() | st.booleans() | st.integers(-9, 10**6) | st.floats(-1e6, 1e6) | WORDS
+JSONS = st.recursive(
+    st.dictionaries(_PLAIN, _LEAVES, max_size=3),
+    lambda inner: st.dictionaries(_PLAIN, inner | st.lists(_LEAVES, max_size=3), max_size=2),
+    max_leaves=4,
+)
+"""JSON objects as mappings."""
+
+
+_WHOLE = st.integers(-(10**6), 10**9)
+_NUMBER = st.floats(-1e6, 1e6)
+_SCALARS: dict[str, st.SearchStrategy[object]] = {
+    "int": _WHOLE | _WHOLE.map(str),
+    "human_int": st.integers(0, 10**9)
+    | st.builds("{}{}".format, st.integers(0, 999), st.sampled_from(["k", "K", "M"])),
+    "float": _NUMBER | st.integers(-99, 99) | _NUMBER.map(repr),
+    "json": JSONS | JSONS.map(json.dumps),
+}
+_SWITCHES = st.sampled_from([True, False, "true", "False"])
+
+
+@cache
+def values_of(flag: Flag) -> st.SearchStrategy[object]:
+    """Return values that an option takes."""
+    if flag.valueless:
+        return _SWITCHES
+    scalars = st.sampled_from(flag.choices) if flag.choices else _SCALARS.get(flag.type, WORDS)
+    if flag.action == "append" or flag.nargs in {"+", "*"}:
+        listed = scalars.filter(lambda v: not str(v).startswith("-"))
+        return st.lists(listed, min_size=0 if flag.nargs == "*" else 1, max_size=3)
+    return scalars
+
+
+def draw_options(draw: st.DrawFn, flags: tuple[Flag, ...] = FREE, most: int = 3) -> dict[str, object]:
+    """Draw a few options by dest."""
+    chosen = [pick(draw, flags) for _ in range(draw(st.integers(0, most)))]
+    return {flag.dest: draw(values_of(flag)) for flag in chosen}
+
+
+@st.composite
+def flags_with_values(draw: st.DrawFn) -> tuple[Catalogue, Flag, object]:
+    """Return an option of vLLM or of the router with a value that it takes."""
+    catalogue = pick(draw, (DEFAULT_VLLM, DEFAULT_ROUTER))
+    flag = pick(draw, catalogue.flags)
+    return catalogue, flag, draw(values_of(flag))

@@ -68,10 +68,10 @@ def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: lis
                 wanted.append(("master", 1, _MASTER))
                 if draft.shape.dp > 1:
                     wanted.append(("dp_rpc", 1, _DP_RPC))
-            if connector is not None and draft.group.role in connector.roles:
-                span = draft.shape.dp if connector.per_dp_rank else 1
-                text = f"{connector.name} listens here" + (", one port per data-parallel rank" if span > 1 else "")
-                wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
+        span = draft.shape.dp if connector is not None and connector.per_dp_rank else 1
+        if connector is not None and draft.group.role in connector.roles and (rank == 0 or span > 1):
+            text = f"{connector.name} listens here" + (", one port per data-parallel rank" if span > 1 else "")
+            wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
         wanted.append(("scan", SCAN_SPAN, _SCAN))
         on = ports.on(node)
         taken = [PortUse(use, on.take(count, f"{name}.{rank}.{use}", problems), why) for use, count, why in wanted]

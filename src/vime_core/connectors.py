@@ -16,9 +16,10 @@ from vime_core.plan import Role
 class Connector:
     """What one family of KV connectors needs from a launch.
 
-    ``host_env`` / ``port_env`` tell a head where to listen; the interval spans one port per data-parallel rank when
-    ``per_dp_rank``. ``roles`` are those that listen. With ``bootstrap`` the router is given the port of every prefill
-    head. ``router_name`` is the router's --kv-connector choice.
+    ``host_env`` / ``port_env`` tell a head where to listen. When ``per_dp_rank``, a replica listens at the base plus
+    its own index, so the interval spans one port per replica, and followers, which run replicas too, get an interval of
+    their own. ``roles`` are those that listen. With ``bootstrap`` the router is given the port of every prefill head.
+    ``router_name`` is the router's --kv-connector choice.
     """
 
     name: str

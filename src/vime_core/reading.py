@@ -13,7 +13,7 @@ ALLOWED = {
     COUNT: "a whole number of at least 1",
     WHOLE: "a whole number of at least 0",
     TRUTH: "true or false",
-    TEXT: "a non-empty text",
+    TEXT: "a non-empty text without a leading dash",
     SECONDS: "a number of seconds above 0",
 }
 """What each kind of value may be, in words."""
@@ -24,7 +24,7 @@ def understood(raw: object, kind: str) -> object:
     if kind == TRUTH:
         return raw if isinstance(raw, bool) else {"true": True, "false": False}.get(str(raw).lower())
     if kind == TEXT:
-        return raw if isinstance(raw, str) and raw.strip() and raw.isprintable() else None
+        return raw if isinstance(raw, str) and raw.strip() and raw.isprintable() and raw[0] != "-" else None
     if kind == SECONDS:
         number = float(raw) if isinstance(raw, str) and _decimal(raw.replace(".", "", 1)) else raw
         return number if isinstance(number, int | float) and number is not True and 0 < number < LARGEST else None

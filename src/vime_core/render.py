@@ -4,10 +4,11 @@ Reasons are written once, in a table, and referred to by number: most of them ar
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
 from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.parse import plan_of  # the way back; it shares nothing with the way out but the format
 from vime_core.plan import FORMAT, Arg, LaunchPlan, PortUse, Process, Reason, Router
 
 Json = dict[str, object]
@@ -175,16 +176,15 @@ def parse(text: str) -> LaunchPlan:
     """Return the plan that ``text`` holds.
 
     Raises PlanRefused when the text is no plan of this format, when anything in it is missing or of the wrong kind, and
-    when it was changed after planning (its digest does not match).
+    when it was changed after planning: it must be, value for value, what the planner writes; spacing and order are free.
     """
-    from vime_core.parse import plan_of  # the way back; it shares nothing with the way out but the format
-
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanRefused((Problem(Code.PLAN_TEXT, "plan", str(error), "the JSON that `vime plan` writes"),)) from None
     plan = plan_of(value)
-    found = value.get("digest") if isinstance(value, Mapping) else None
-    if found != plan.digest:
-        raise PlanRefused((Problem(Code.PLAN_DIGEST, "plan.digest", found, plan.digest),))
+    written = to_json(plan)
+    if value != written:  # not the digest alone: other readers go by fields that this one derives
+        allowed = f"the very text of the plan with digest {written['digest']}"
+        raise PlanRefused((Problem(Code.PLAN_DIGEST, "plan", f"digest {value.get('digest')}", allowed),))
     return plan

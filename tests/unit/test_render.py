@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import vime_core
 from vime_core import Cluster, LaunchPlan, ModelFacts, make_plan, parse, render
 from vime_core.render import canonical, to_json
 
@@ -49,6 +50,12 @@ def test_equal_plans_give_equal_bytes(story: str) -> None:
     assert render(first) == render(second)
     assert first.digest == second.digest
     assert render(parse(render(first))) == render(first)
+
+
+def test_reading_back_twice() -> None:
+    """The function stays what its name in the package means, though a module has the same name."""
+    text = render(planned("plain"))
+    assert vime_core.parse(text) == vime_core.parse(text)
 
 
 def test_ports_are_in_name_order() -> None:

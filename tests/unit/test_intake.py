@@ -1,0 +1,228 @@
+"""From a trainer's arguments to a request: what is understood, refused, defaulted and noted."""
+
+from argparse import Namespace
+
+import pytest
+from tests.cases.ask import ALONE, SHARED, env, plan, processes, refusal, refused, values
+
+from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Code
+from vime_core.intake import ROUTER_OWNED, understand
+from vime_core.request import RolloutRequest
+from vime_core.vllm.owned import OWNED
+
+SIX = {**ALONE, "rollout_num_gpus": 6, "rollout_num_gpus_per_engine": 2}
+
+
+def request(**args: object) -> RolloutRequest:
+    """Return what the planner makes of some arguments beside a plain rollout."""
+    return understand({**SIX, **args}, DEFAULT_VLLM, DEFAULT_ROUTER)
+
+
+@pytest.mark.parametrize("args", [None, 7, "x", ["a"]])
+def test_arguments_must_be_a_mapping_or_a_namespace(args: object) -> None:
+    """Anything else is refused as a whole."""
+    assert (Code.ARGS_SHAPE, "args") in refused(args)
+
+
+def test_names_must_be_texts() -> None:
+    """A mapping with a name that is no text is refused; the rest is still read."""
+    assert (Code.ARGS_SHAPE, "args") in refused({**SIX, 7: 1})
+
+
+def test_namespace_and_mapping_agree() -> None:
+    """The same arguments as a Namespace and as a mapping, with dashes or underscores, give one plan."""
+    dashed = {f"--{name.replace('_', '-')}": value for name, value in SIX.items()}
+    assert plan(SIX) == plan(Namespace(**SIX)) == plan(dashed)
+
+
+def test_one_argument_spelt_twice() -> None:
+    """Two spellings of one argument in one mapping exclude each other."""
+    assert refused({**SIX, "seed": 1, "--seed": 2}) == [(Code.EXCLUSIVE, "seed")]
+
+
+def test_defaults_of_a_namespace_count_as_not_given() -> None:
+    """A Namespace holds every default of vLLM's and the router's parsers: those change nothing."""
+    full = {f"vllm_{f.dest}": f.default for f in DEFAULT_VLLM.flags}
+    full |= {f"router_{f.dest}": f.default for f in DEFAULT_ROUTER.flags}
+    full |= {"sglang_enable_metrics": False, "vllm_server_concurrency": 512}
+    for name in ("vllm_tensor_parallel_size", "vllm_dtype", "router_policy"):
+        assert full[name] is not None
+    assert plan(Namespace(**{**full, **SIX})).engines == plan(SIX).engines
+
+
+def test_objects_with_the_repr_of_a_default_count_as_not_given() -> None:
+    """Defaults that are objects stand in the catalogue by their text."""
+
+    class AttentionConfig:
+        def __repr__(self) -> str:
+            return "<AttentionConfig>"
+
+    assert plan(Namespace(**SIX, vllm_attention_config=AttentionConfig())) == plan(SIX)
+
+
+def test_values_beside_the_default_are_given() -> None:
+    """In a Namespace a value unlike the default is the user's, and a mapping's value always is."""
+    assert "--max-model-len" in processes(plan(Namespace(**SIX, vllm_max_model_len=4096)))[0].argv
+    assert values(processes(plan({**SIX, "vllm_dtype": "auto"}))[0], "--dtype") == ["auto"]
+
+
+def test_none_is_not_given() -> None:
+    """An argument that is None is not given, in either form."""
+    assert plan({**SIX, "seed": None, "vllm_max_model_len": None}) == plan(SIX)
+
+
+@pytest.mark.parametrize(
+    ("args", "allowed"),
+    [
+        ({"rollout_num_gpu": 8}, "did you mean rollout_num_gpus?"),
+        ({"rollout_qqqqqqqqqqqq": 8}, "a known argument"),
+        ({"vllm_gpu_mem_utilization": 0.5}, "did you mean vllm_gpu_memory_utilization?"),
+        ({"vllm_zzzzzz": 1}, "an option of release 0.32.0"),
+        ({"router_polcy": "random"}, "did you mean router_policy?"),
+        ({"router_disable_health_check": True}, None),
+    ],
+)
+def test_arguments_nobody_knows(args: dict[str, object], allowed: str | None) -> None:
+    """A misspelt rollout, vllm or router argument is refused with the name that was probably meant."""
+    (problem,) = refusal({**SIX, **args})
+    assert (problem.code, problem.where) == (Code.UNKNOWN_ARGUMENT, next(iter(args)))
+    assert allowed is None or problem.allowed == allowed
+
+
+def test_arguments_of_the_trainer_pass_by() -> None:
+    """Arguments without a prefix of ours, and known ones of the rollout's data path, change nothing."""
+    assert plan({**SIX, "lr": 1e-6, "rollout_batch_size": 8, "rollout_shuffle": True}) == plan(SIX)
+
+
+def test_near_misses_are_noted() -> None:
+    """A trainer argument that looks like one of the planner's is not read, and a note says so."""
+    notes = plan({**SIX, "actor_num_node": 2}).notes
+    assert [(n.code, n.where) for n in notes] == [("near_miss", "actor_num_node")]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("sglang_mem_fraction_static", "vllm_gpu_memory_utilization"),
+        ("sglang_decode_log_interval", "no such option"),
+        ("sglang_zzz", "vllm_zzz"),
+        ("vllm_tp_size", "vllm_tensor_parallel_size"),
+        ("vllm_pp_size", "vllm_pipeline_parallel_size"),
+        ("vllm_disable_radix_cache", "inverted"),
+        ("vllm_watchdog_timeout", "no such option"),
+    ],
+)
+def test_sglang_names(name: str, says: str) -> None:
+    """SGLang's names are refused with vLLM's name, and with how the value changes where it does."""
+    (problem,) = refusal({**SIX, name: 1})
+    assert (problem.code, problem.where) == (Code.SGLANG_NAME, name)
+    assert says in f"{problem.allowed} {problem.hint}"
+
+
+@pytest.mark.parametrize("dest", sorted(OWNED.keys() - {"config"}))  # vllm_config is the launcher's own
+def test_options_the_planner_owns(dest: str) -> None:
+    """Every option that follows from the layout is refused with what to give instead."""
+    (problem,) = refusal({**SIX, f"vllm_{dest}": 1})
+    assert (problem.code, problem.where, problem.hint) == (Code.OWNED, f"vllm_{dest}", OWNED[dest])
+
+
+@pytest.mark.parametrize("dest", sorted(ROUTER_OWNED))
+def test_router_options_the_planner_owns(dest: str) -> None:
+    """Every router option that follows from the plan is refused with what to give instead."""
+    (problem,) = refusal({**SIX, f"router_{dest}": 1})
+    assert (problem.code, problem.where, problem.hint) == (Code.OWNED, f"router_{dest}", ROUTER_OWNED[dest])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vllm_max_num_seqs", "many"),
+        ("vllm_enforce_eager", "maybe"),
+        ("vllm_dtype", "float8"),
+        ("vllm_kv_transfer_config", "{"),
+        ("router_request_timeout_secs", "soon"),
+        ("router_policy", "best"),
+    ],
+)
+def test_values_an_option_cannot_take(name: str, value: object) -> None:
+    """A value that the release's parser would reject is refused at planning time."""
+    assert refused({**SIX, name: value}) == [(Code.VALUE, name)]
+
+
+def test_router_prefix_may_be_doubled() -> None:
+    """The router's parser spells some options with its own prefix again; both ways are understood."""
+    router = plan({**SIX, "router_router_policy": "random"}).routers[0]
+    assert "random" in router.argv
+    assert "0.5" in plan({**SIX, "router_router_temperature": 0.5}).routers[0].argv
+
+
+def test_launcher_names_for_router_options() -> None:
+    """The launcher's own two router arguments reach the router, and exclude the router's spelling of the same."""
+    router = plan({**SIX, "vllm_router_policy": "random", "vllm_router_request_timeout_secs": 60}).routers[0]
+    assert {"random", "60"} <= set(router.argv)
+    both = {"vllm_router_policy": "random", "router_policy": "random"}
+    assert refused({**SIX, **both}) == [(Code.EXCLUSIVE, "vllm_router_policy")]
+
+
+def test_a_router_address_needs_its_port() -> None:
+    """vllm_router_ip without vllm_router_port is refused; a port that is wrong is one problem, not two."""
+    assert refused({**SIX, "vllm_router_ip": "10.0.0.1"}) == [(Code.REQUIRED, "vllm_router_port")]
+    wrong = {"vllm_router_ip": "10.0.0.1", "vllm_router_port": "x"}
+    assert refused({**SIX, **wrong}) == [(Code.VALUE, "vllm_router_port")]
+
+
+@pytest.mark.parametrize(
+    ("args", "asleep"),
+    [
+        ({}, False),
+        ({"colocate": True}, True),
+        ({"colocate": True, "offload": False}, False),
+        ({"colocate": True, "offload_rollout": False}, False),
+        ({"colocate": True, "offload": False, "offload_rollout": True}, True),
+        ({"offload": True}, True),
+        ({"offload_rollout": True}, True),
+        ({"offload_train": True}, False),
+    ],
+)
+def test_offload_is_tri_state(args: dict[str, object], asleep: bool) -> None:
+    """offload_rollout decides, else offload, else whether GPUs are shared: then engines can sleep."""
+    base = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 2, "rollout_num_gpus": 2, "rollout_num_gpus_per_engine": 2}
+    process = processes(plan({**base, **args}))[0]
+    assert ("--enable-sleep-mode" in process.argv) is asleep
+    assert env(process)["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_rollout_alone_and_training_alone() -> None:
+    """debug_rollout_only leaves out the trainer, debug_train_only the engines and routers; not both at once."""
+    both = {"debug_rollout_only": True, "debug_train_only": True}
+    assert refused({**SIX, **both}) == [(Code.EXCLUSIVE, "debug_train_only")]
+    alone = plan({**SIX, "colocate": True})
+    assert (alone.trainer_slots, alone.colocate, alone.weight_sync) == (0, False, ())
+    assert ("overridden", "colocate") in [(n.code, n.where) for n in alone.notes]
+    training = plan({**SHARED, "debug_train_only": True, "rollout_num_gpus": 8})
+    assert (training.trainer_slots, training.engines, training.routers) == (8, (), ())
+    assert [(n.code, n.where) for n in training.notes] == [("overridden", "rollout_num_gpus")]
+
+
+def test_the_rest_of_the_request() -> None:
+    """Timeouts, concurrency, precision and determinism are read under the launcher's names."""
+    found = request(
+        fp16=True,
+        vllm_weight_transfer_timeout_sec="1.5",
+        vllm_server_concurrency=7,
+        vllm_enable_deterministic_inference=True,
+    )
+    assert (found.fp16, found.weight_timeout, found.server_concurrency, found.deterministic) == (True, 1.5, 7, True)
+    assert request().weight_timeout == 900.0
+
+
+def test_every_problem_at_once() -> None:
+    """One refusal names all that is wrong with the arguments, in the order of reading."""
+    args = {**SIX, "vllm_port": 1, "router_host": "x", "rollout_turbo": 1, "seed": -1, "sglang_x": 1}
+    assert [code for code, _ in refused(args)] == [
+        Code.OWNED,
+        Code.OWNED,
+        Code.UNKNOWN_ARGUMENT,
+        Code.SGLANG_NAME,
+        Code.VALUE,
+    ]

@@ -176,7 +176,7 @@ def parse(text: str) -> LaunchPlan:
     """Return the plan that ``text`` holds.
 
     Raises PlanRefused when the text is no plan of this format, when anything in it is missing or of the wrong kind, and
-    when it was changed after planning: it must be, value for value, what the planner writes; spacing and order are free.
+    when it was changed after planning: value for value it must be what the planner writes, whatever spacing and order.
     """
     try:
         value = json.loads(text)

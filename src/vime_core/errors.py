@@ -130,8 +130,8 @@ class Problem:
 
 
 class PlanRefused(ValueError):  # noqa: N818 - the name says what happened; it is part of the public interface
-    """A request cannot be planned. ``problems`` holds every reason, in the order of the pipeline."""
+    """A request cannot be planned. ``problems`` holds every reason once, in the order of the pipeline."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(dict.fromkeys(problems))
         super().__init__("\n".join(str(p) for p in self.problems))

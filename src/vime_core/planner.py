@@ -70,19 +70,20 @@ def _assemble(
     problems: list[Problem] = []
     ports = Ports(cluster)
     router_ports = []
-    for i, model in enumerate(request.models):
+    engines: list[Addressed] = []
+    for i, model in enumerate(request.models):  # one after the other, so that a model added last moves nobody's ports
         node = router_node(request.router, cluster, i == 0, problems)
         router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
-    engines = tuple(address_engine(p, cluster, ports, problems) for p in placed)
+        engines += (address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model)
     notes = list(request_notes(request, facts, cluster))
-    planned = tuple(_engines(request, engines, cluster, facts, vllm, notes, problems))
+    planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
     routers, syncs = [], []
     for (node, taken), model in zip(router_ports, request.models, strict=True):
         own = [e for e in engines if e.placed.draft.model is model]
         routers.append(plan_router(model, own, request.router, node, taken, cluster, router, problems))
         if own and model.update_weights and request.trainer_gpus:
             syncs.append(plan_weights(request, model, own, cluster, ports, problems))
-    _stop(list(dict.fromkeys(problems)))
+    _stop(problems)
     plan = LaunchPlan(
         vllm_version=vllm.version,
         router_version=router.version,

@@ -39,22 +39,22 @@ def claim_router_ports(
 ) -> tuple[PortUse, ...]:
     """Return the router's API and metrics ports. Called for the first router before any engine takes a port."""
     on = ports.on(node)
-    wanted = request.port.value if first else None
-    metrics = request.options.get("prometheus_port") if first else None
-    chosen = Reason(Source.USER, f"given as {request.port.origin}")
-    http = (
-        PortUse("http", on.claim(wanted, request.port.origin, problems), chosen)
-        if wanted is not None
-        else PortUse("http", on.take(1, f"router-{name}.http", problems), _HTTP)
+    http = metrics = None
+    if first and request.port.value is not None:  # the user's choices first, so that ours get out of their way
+        given = Reason(Source.USER, f"given as {request.port.origin}")
+        http = PortUse("http", on.claim(request.port.value, request.port.origin, problems), given)
+    wanted = request.options.get("prometheus_port") if first else None
+    if wanted is not None:
+        text = str(wanted.value)
+        if not (text.isascii() and text.isdecimal() and len(text) < 6):
+            problems.append(Problem(Code.VALUE, wanted.origin, wanted.value, "a port number"))
+            text = "0"
+        given = Reason(Source.USER, f"given as {wanted.origin}")
+        metrics = PortUse("metrics", on.claim(int(text), wanted.origin, problems), given)
+    return (
+        http or PortUse("http", on.take(1, f"router-{name}.http", problems), _HTTP),
+        metrics or PortUse("metrics", on.take(1, f"router-{name}.metrics", problems), _METRICS),
     )
-    if metrics is None:
-        return (http, PortUse("metrics", on.take(1, f"router-{name}.metrics", problems), _METRICS))
-    text = str(metrics.value)
-    if not (text.isascii() and text.isdecimal() and len(text) < 6):
-        problems.append(Problem(Code.VALUE, metrics.origin, metrics.value, "a port number"))
-        text = "0"
-    given = Reason(Source.USER, f"given as {metrics.origin}")
-    return (http, PortUse("metrics", on.claim(int(text), metrics.origin, problems), given))
 
 
 def plan_router(

@@ -77,6 +77,7 @@ def draft_engines(
 ) -> tuple[EngineDraft, ...]:
     """Return the engines of every group in order; placeholder groups are no engines. Adds to ``problems``."""
     per_node = gpus_per_node(request, hosts, problems)
+    slots = sum(hosts)
     drafts: list[EngineDraft] = []
     for model in request.models:
         moe = facts.get(model.path, ModelFacts()).moe
@@ -91,7 +92,8 @@ def draft_engines(
                 continue
             shape = shape_of(group, per_node, moe, problems)
             if shape is not None:
-                indexes = range(len(drafts), len(drafts) + group.num_gpus // size)
+                count = min(group.num_gpus // size, slots)  # placement refuses more; nobody need draft them all
+                indexes = range(len(drafts), len(drafts) + count)
                 drafts += [EngineDraft(model, group, g, EngineIndex(i), shape) for i in indexes]
     return tuple(drafts)
 

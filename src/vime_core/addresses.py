@@ -8,7 +8,7 @@ from vime_core.errors import Problem
 from vime_core.placement import Placed
 from vime_core.plan import PortUse, Reason, Role, Source
 from vime_core.ports import SCAN_SPAN, Ports
-from vime_core.units import EngineId, ProcessId
+from vime_core.units import EngineId, ProcessId, TcpPort
 
 _HTTP = Reason(Source.LAYOUT, "the head's API; followers serve none")
 _MASTER = Reason(Source.LAYOUT, "where the engine's node ranks meet, on rank 0's host")
@@ -28,6 +28,10 @@ class Addressed:
     def port(self, name: str, rank: int = 0) -> Interval | None:
         """Return the interval of this name of one rank, or None when it has none."""
         return next((use.interval for use in self.ports[rank] if use.name == name), None)
+
+    def start(self, name: str, rank: int = 0) -> TcpPort:
+        """Return where an interval starts that this rank is sure to have: "scan" of any, "http" of a head."""
+        return next(use.interval.start for use in self.ports[rank] if use.name == name)
 
     @property
     def process_ids(self) -> tuple[ProcessId, ...]:

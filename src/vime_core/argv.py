@@ -144,9 +144,9 @@ def process_args(engine: Addressed, rank: int, seed: int, shared: GroupArgs, clu
     shape = engine.placed.draft.shape
     head = cluster.nodes[engine.placed.nodes[0][0]].address
     own = [Arg(("--seed", str(seed)), _SEED)]
-    http, master, rpc = engine.port("http"), engine.port("master"), engine.port("dp_rpc")
-    if rank == 0 and http is not None:
-        own += (Arg(("--host", head), _HEAD), Arg(("--port", str(http.start)), _PORT))
+    master, rpc = engine.port("master"), engine.port("dp_rpc")
+    if rank == 0:
+        own += (Arg(("--host", head), _HEAD), Arg(("--port", str(engine.start("http"))), _PORT))
     if master is not None:
         own += (
             Arg(("--nnodes", str(shape.nnodes)), _NODES),

@@ -34,9 +34,7 @@ def process_env(
         put(name, None, reason)
     put("CUDA_VISIBLE_DEVICES", ",".join(slot.gpu for slot in slots), _GPUS)
     put("VLLM_HOST_IP", node.address, _HOST)
-    scan = engine.port("scan", rank)
-    if scan is not None:
-        put("VLLM_PORT", str(scan.start), _SCAN)
+    put("VLLM_PORT", str(engine.start("scan", rank)), _SCAN)
     if many_hosts and node.interface is not None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             put(name, node.interface, _IFNAME)

@@ -78,12 +78,9 @@ def plan_router(
         head = engine_url(engine, cluster)
         heads[role].append(head)
         if role is Role.PREFILL:
-            connector = engine.connector or connector
-            bootstrap = None
-            if engine.connector is not None and engine.connector.bootstrap:
-                interval = engine.port(engine.connector.use)
-                bootstrap = interval.start if interval is not None else None
-            prefill.append((head, bootstrap))
+            own = engine.connector
+            connector = own or connector
+            prefill.append((head, engine.start(own.use) if own is not None and own.bootstrap else None))
     pd = bool(prefill)
     args = [Arg(("vllm-router",), Reason(Source.LAYOUT, "one router per model"))]
     args.append(Arg(("--host", address, "--port", str(http.interval.start)), http.reason))
@@ -115,8 +112,7 @@ def plan_router(
 
 def engine_url(engine: Addressed, cluster: Cluster) -> str:
     """Return the url of an engine's head."""
-    http = engine.port("http")
-    return url(cluster.nodes[engine.placed.nodes[0][0]].address, http.start if http is not None else 0)
+    return url(cluster.nodes[engine.placed.nodes[0][0]].address, engine.start("http"))
 
 
 def _option_args(request: RouterRequest, options: Catalogue, pd: bool, problems: list[Problem]) -> list[Arg]:

@@ -1,4 +1,7 @@
-"""What the machine wants done. The driver hands each command to an executor or a control and reports what came of it."""
+"""What the machine wants done.
+
+The driver hands each command to an executor or a control and reports what came of it.
+"""
 
 from attrs import frozen
 
@@ -49,4 +52,11 @@ class Deregister:
     router: ProcessId
 
 
-Command = Spawn | Kill | ProbeEngine | ProbeRouter | Register | Deregister
+@frozen
+class ReadLog:
+    """Read the last lines that a process wrote, for a fault that came without them; answer with ``LogRead``."""
+
+    process: ProcessId
+
+
+Command = Spawn | Kill | ProbeEngine | ProbeRouter | Register | Deregister | ReadLog

@@ -92,12 +92,24 @@ class Deregistered:
 
 
 @frozen
+class LogRead:
+    """The last lines that a process wrote, as ``ReadLog`` asked for; empty when it wrote none."""
+
+    process: ProcessId
+    tail: tuple[str, ...]
+
+
+@frozen
 class CloseAsked:
     """Somebody wants the fleet down; ``reason`` says who or why."""
 
     reason: str
 
 
-Event = (
-    Spawned | PhaseSeen | Exited | MemberLost | EngineProbed | RouterProbed | Registered | Deregistered | CloseAsked
-)
+Answer = EngineProbed | RouterProbed | Registered | Deregistered
+"""What comes of asking an engine or a router something over the network."""
+
+Report = Spawned | PhaseSeen | Exited | MemberLost | LogRead
+"""What is told about one process."""
+
+Event = Report | Answer | CloseAsked

@@ -49,11 +49,12 @@ def understand(args: object, vllm: Catalogue, router: Catalogue) -> RolloutReque
 
 
 def _merged(args: object, vllm: Catalogue, router: Catalogue) -> tuple[dict[str, object], list[Problem]]:
-    """Return given arguments by normalised name; None means not given."""
+    """Return given arguments by normalised name; None means not given. Raises PlanRefused when there can be none."""
     namespace = not isinstance(args, Mapping)
     source: object = getattr(args, "__dict__", None) if namespace else args
     if not isinstance(source, Mapping):
-        return {}, [Problem(Code.ARGS_SHAPE, "args", type(args).__name__, "a mapping, or an argparse Namespace")]
+        allowed = "a mapping, or an argparse Namespace"
+        raise PlanRefused((Problem(Code.ARGS_SHAPE, "args", type(args).__name__, allowed),))
     merged: dict[str, object] = {}
     problems = []
     for key, value in source.items():

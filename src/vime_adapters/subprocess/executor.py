@@ -183,9 +183,9 @@ class SubprocessExecutor(Executor):
             self._selector.select(SLICE)
             self._pump()
         sweep = Sweep(self.fleet_id)
-        deadline = time.monotonic() + 5
-        while not sweep.step() and time.monotonic() < deadline:
+        while not sweep.step():
             time.sleep(SLICE / 2)
+        deadline = time.monotonic() + CLOSE_BOUND / 4
         while self._open and time.monotonic() < deadline:  # their supervisors are dead now, which this takes in
             self._selector.select(SLICE)
             self._pump()

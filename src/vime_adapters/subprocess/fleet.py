@@ -11,6 +11,7 @@ in its environment; so that is set as well (measured with setproctitle 1.3.8).
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from attrs import frozen
@@ -29,6 +30,10 @@ KEEP_ENVIRON = "SPT_NOENV"
 
 SUPERVISOR = "vime_adapters.subprocess.supervisor"
 """Module that supervises one process; its name in a command line tells a supervisor from what it supervises."""
+
+
+KILLING_FOR = 10.0
+"""Seconds for which a sweep kills again and again before it gives up on the unkillable."""
 
 
 @frozen
@@ -89,27 +94,41 @@ def _send(members: list[FleetMember], number: int) -> None:
 class Sweep:
     """Kills the marked processes of a fleet, or of one process of its plan, step by step, and removes what they held.
 
-    `files` are files of /dev/shm known to be theirs. Those that the living ones hold as a maker does are added, unless
-    they are older than the eldest of the living.
+    `known` are processes known to be among them, and `files` are files of /dev/shm known to be theirs. Those that the
+    living ones hold as a maker does are added, unless they are older than the eldest of the living.
     """
 
     def __init__(
-        self, fleet_id: str, process: ProcessId | None = None, files: frozenset[shm.File] = frozenset()
+        self,
+        fleet_id: str,
+        process: ProcessId | None = None,
+        known: Iterable[procfs.Entry] = (),
+        files: frozenset[shm.File] = frozenset(),
     ) -> None:
         self._fleet_id = fleet_id
         self._process = process
         self._files = set(files)
+        self._seen = {(found.pid, found.start) for found in known}
         self._quiet = 0
+        self._until = time.monotonic() + KILLING_FOR
         self.left: list[FleetMember] = []
 
     def step(self) -> bool:
-        """Look once and kill what is found; return whether two looks in a row found nothing, files removed."""
+        """Look once and kill what is found; return whether that was the last step needed.
+
+        It is when two looks in a row found nothing, or when time is up; then `left` holds what could not be ended. A
+        process that is being torn down shows no environment any more but may still hold its ports, so those that were
+        seen once are waited for by their pids.
+        """
         self.left = [m for m in fleet_members(self._fleet_id) if self._process in (None, m.process)]
-        if self.left:
+        self._seen |= {(member.pid, member.start) for member in self.left}
+        entries = ((procfs.entry(pid), start) for pid, start in self._seen)
+        if any(found is not None and found.start == start and found.alive for found, start in entries):
             self._quiet = 0
-            self._files |= self._held()
-            _send(self.left, signal.SIGKILL)
-            return False
+            if self.left:
+                self._files |= self._held()
+                _send(self.left, signal.SIGKILL)
+            return time.monotonic() > self._until
         self._quiet += 1
         if self._quiet < 2:  # a process between fork and exec of another may have been missed
             return False
@@ -129,17 +148,16 @@ class Sweep:
         return young
 
 
-def end_fleet(fleet_id: str, orderly: float = 10.0, bound: float = 10.0) -> list[FleetMember]:
+def end_fleet(fleet_id: str, orderly: float = 10.0) -> list[FleetMember]:
     """End every process of a fleet: supervisors are asked and get `orderly` seconds, then all that is left is killed.
 
-    Returns those that are still there `bound` seconds after that; none when all went well.
+    Returns those that are still there KILLING_FOR seconds after that; none when all went well.
     """
     _send([member for member in fleet_members(fleet_id) if member.supervisor], signal.SIGTERM)
     deadline = time.monotonic() + orderly
     while time.monotonic() < deadline and any(member.supervisor for member in fleet_members(fleet_id)):
         time.sleep(0.1)
     sweep = Sweep(fleet_id)
-    deadline = time.monotonic() + bound
-    while not sweep.step() and time.monotonic() < deadline:
+    while not sweep.step():
         time.sleep(0.05)
     return sweep.left

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from vime_adapters.subprocess import shm
+from vime_adapters.subprocess import procfs, shm
 from vime_adapters.subprocess.fleet import Sweep
 from vime_adapters.subprocess.logs import PhaseFollower, PhaseOf, tail
 from vime_core.lifecycle.events import Event, Exited, MemberLost, PhaseSeen, Spawned
@@ -22,6 +22,11 @@ def _said(line: bytes) -> object:
         return json.loads(line)
     except ValueError:
         return None
+
+
+def _unended(pids: list[int]) -> list[str]:
+    """Return the reason that names processes which even SIGKILL did not end; none when there are none."""
+    return [f"could not be ended: pid {', '.join(map(str, pids))}"] if pids else []
 
 
 class Run:
@@ -55,6 +60,7 @@ class Run:
         self._follower = PhaseFollower(log, start, phase_of) if phase_of else None
         self._said = b""
         self._pid: int | None = None
+        self._program: procfs.Entry | None = None
         self._asked = False
         self._files: frozenset[shm.File] = frozenset()
         self._lost: list[str] = []
@@ -71,9 +77,11 @@ class Run:
 
     def tell(self, line: str) -> None:
         """Write a line to the supervisor; one that is gone is dealt with when its silence is read."""
+        left = line.encode() + b"\n"
         try:
-            self._input.write(line.encode() + b"\n")
-        except (OSError, ValueError):
+            while left:
+                left = left[self._input.write(left) :]
+        except (OSError, ValueError):  # ValueError: closed
             return
 
     def ask_end(self) -> None:
@@ -113,13 +121,15 @@ class Run:
             self.popen.kill()
             self.popen.wait()
         if not self.ended:
-            self._sweep = Sweep(self._fleet_id, self.process, self._files)
+            known = [self._program] if self._program else []
+            self._sweep = Sweep(self._fleet_id, self.process, known, self._files)
 
     def _event(self, said: object) -> list[Event]:
         """Return the events that one thing said by the supervisor means; none for what it cannot have said."""
         match said:
             case {"event": "spawned", "pid": int(pid)}:
                 self._pid = pid
+                self._program = procfs.entry(pid)
                 return [Spawned(self.process, pid)]
             case {"event": "shm", "files": list(files)}:
                 self._files = frozenset((name, inode) for name, inode in files)
@@ -130,11 +140,8 @@ class Run:
             case {"event": "failed", "reason": str(reason)}:
                 return [self._exited(None, reason)]
             case {"event": "exited", "code": int(code), "forced": bool(forced), "left": list(left)}:
-                reasons = list(self._lost)
-                if forced:
-                    reasons.append("did not end when asked and was killed")
-                if left:
-                    reasons.append(f"could not be ended: pid {', '.join(map(str, left))}")
+                asked = ["did not end when asked and was killed"] if forced else []
+                reasons = [*self._lost, *asked, *_unended(left)]
                 return [*self.follow(last=True), self._exited(code, "; ".join(reasons) or None)]
         return []
 
@@ -159,7 +166,7 @@ class Run:
             return []
         status = self.popen.returncode
         if self._pid is None:
-            reason = f"its supervisor could not start it (exit status {status})"
-            return [self._exited(None, reason)]
-        reason = "; ".join([*self._lost, f"its supervisor was lost (exit status {status})"])
-        return [*self.follow(last=True), self._exited(-signal.SIGKILL, reason)]
+            return [self._exited(None, f"its supervisor could not start it (exit status {status})")]
+        left = [member.pid for member in self._sweep.left]
+        reasons = [*self._lost, f"its supervisor was lost (exit status {status})", *_unended(left)]
+        return [*self.follow(last=True), self._exited(-signal.SIGKILL, "; ".join(reasons))]

@@ -117,12 +117,14 @@ class Ledger:
     def look(self, root: int) -> bool:
         """Learn whose the files are that came since the last look; say whether any is of the tree below `root`.
 
-        The tree is listed after the folder, so that the maker of every listed file is looked at if it still lives.
+        The tree is listed after the folder, and from the table of all processes, so that the maker of every listed file
+        is looked at if it still lives: there is no second chance.
         """
         now = present()
         new = now - self._known
         self._known = now
         self.ours &= now
-        mine = held((found.pid for found in procfs.descendants(root)), new, makers_only=True) if new else set()
+        tree = procfs.below(root, procfs.everyone()) if new else []
+        mine = held((found.pid for found in tree), new, makers_only=True)
         self.ours |= mine
         return bool(mine)

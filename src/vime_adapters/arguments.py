@@ -99,5 +99,7 @@ def read_model_facts(args: object) -> dict[str, ModelFacts]:
             inner = loaded.get("text_config")
             layers = [loaded, inner] if isinstance(inner, dict) else [loaded]
             experts = [v for c in layers for k in _EXPERT_KEYS if isinstance(v := c.get(k), int)]
-            found[path] = ModelFacts(moe=any(n > 0 for n in experts))
+            heads = next((v for c in layers if isinstance(v := c.get("num_key_value_heads"), int)), None)
+            latent = any(isinstance(c.get("kv_lora_rank"), int) for c in layers)
+            found[path] = ModelFacts(moe=any(n > 0 for n in experts), kv_heads=heads, mla=latent)
     return found

@@ -41,6 +41,11 @@ class Code(Enum):
     EAGER = ("VIME209", "combination known to hang", "Remove the argument: the planner sets the safe value.")
     UNEVEN_HOSTS = ("VIME210", "hosts differ and the engine spans them", "State num_gpus_per_node.")
     NOT_MOE = ("VIME211", "expert parallelism on a dense model", "Remove the expert-parallel arguments.")
+    PD_GEOMETRY = (
+        "VIME212",
+        "prefill and decode cannot exchange blocks",
+        "Give both groups layouts that fit together.",
+    )
 
     OVERSUBSCRIBED = ("VIME301", "group oversubscribed", "Lower the request or add hosts.")
     STRADDLES_HOSTS = ("VIME302", "engine straddles hosts", "Align it with a placeholder group.")

@@ -9,6 +9,7 @@ from vime_core.check import problems as broken_laws
 from vime_core.cluster import Cluster
 from vime_core.env import process_env
 from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.geometry import exchange_problems
 from vime_core.intake import understand
 from vime_core.notes import option_notes, request_notes
 from vime_core.placement import Placed, place
@@ -51,6 +52,7 @@ def make_plan(
     facts = _facts(request, models)
     problems: list[Problem] = []
     drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes if n.gpus), facts, problems)
+    problems += exchange_problems(drafts, facts)
     _stop(problems)
     placed = place(request, drafts, cluster, problems)
     _stop(problems)

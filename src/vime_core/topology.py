@@ -47,9 +47,15 @@ class EngineDraft:
 
 @frozen
 class ModelFacts:
-    """What a model's config.json says that planning needs; None where it could not be read."""
+    """What a model's config.json says that planning needs; None where it could not be read.
+
+    ``moe``: it has experts. ``kv_heads``: key/value heads of one layer. ``mla``: multi-head latent attention, whose
+    cache has no heads to spread.
+    """
 
     moe: bool | None = None
+    kv_heads: int | None = None
+    mla: bool = False
 
 
 def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: list[Problem]) -> int:

@@ -1,0 +1,357 @@
+"""Laws of the lifecycle, held against random lives in virtual time.
+
+A life is a random plan, a random fate for every process and a random policy (tests/strategies/world.py). The oracles
+here read only the trace of what passed between machine and world, and the world's own bodies; none looks at the
+machine's records to judge the machine, except where a law is about them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase as Step
+from hypothesis import event, find, given, settings
+from hypothesis import strategies as st
+from tests.strategies.plans import Shape, hand_plan, hand_plans
+from tests.strategies.world import FATES, Life, lives
+
+from vime_core.lifecycle.commands import Deregister, Kill, ProbeEngine, ProbeRouter, ReadLog, Register, Spawn
+from vime_core.lifecycle.events import (
+    CloseAsked,
+    Deregistered,
+    EngineProbed,
+    Exited,
+    LogRead,
+    MemberLost,
+    Phase,
+    PhaseSeen,
+    Registered,
+    RouterProbed,
+    Spawned,
+)
+from vime_core.lifecycle.machine import Machine
+from vime_core.lifecycle.report import as_json, status
+from vime_core.lifecycle.states import EngineState, FleetState, ProcessState, RouterState
+from vime_core.lifecycle.table import IllegalEvent
+
+LONG = 20_000.0
+"""Seconds of virtual time in which every random life has shown what it has to show."""
+
+QUICK = settings(max_examples=5_000, database=None, phases=[Step.generate])
+"""For showing that something is generated at all; what is found need not be small."""
+
+QUESTIONS = (ProbeEngine, ProbeRouter, Register, Deregister)
+ANSWERS = (EngineProbed, RouterProbed, Registered, Deregistered)
+
+
+def lived(life: Life) -> Life:
+    """Return a life after a long time, without anybody asking for its end."""
+    return life.start().run(LONG)
+
+
+class TestCloseEndsEverything:
+    """Whenever a fleet is closed, every process that was spawned is gone in the end and the fleet has finished."""
+
+    @given(lives(), st.integers(0, 3000).map(lambda n: n / 10))
+    def test_law(self, life: Life, at: float):
+        """Close at a random time and let everything pass."""
+        life.start().run(at).close().run()
+        event(f"{life.state}")
+        assert life.state.finished
+        assert all(body.gone for body in life.world.bodies.values())
+        assert life.machine.next_deadline() is None
+
+
+class TestFinishedIsSilent:
+    """A finished fleet gives no further command, whatever is still reported."""
+
+    @given(lives(), st.integers(0, 3000).map(lambda n: n / 10))
+    def test_law(self, life: Life, at: float):
+        """Close at a random time; late answers and logs still come in afterwards."""
+        life.start().run(at).close().run().close()
+        assert not [
+            b for b in life.trace if b.before.finished and isinstance(b.what, (*QUESTIONS, Spawn, Kill, ReadLog))
+        ]
+        assert life.machine.tick(LONG) == ()
+
+
+class TestEndIsBounded:
+    """A fleet that nobody closes serves or has ended within the sum of the times its policy allows."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Add up all allowed times of everything in the plan, one after the other, and compare."""
+        policy, plan = life.machine.policy, life.machine.plan
+        longest = max(policy.allowed(phase) for phase in Phase)
+        steps = 1 + 4 * sum(len(engine.processes) for engine in plan.engines)
+        start = steps * longest + (2 * len(plan.routers) + len(plan.engines)) * policy.router_deadline
+        end = 3 * policy.stop_deadline + max((body.dying for body in life.world.fates.values()), default=0.0)
+        life.start().run(start + end)
+        event(f"{life.state}")
+        assert life.state in {FleetState.SERVING, FleetState.DEGRADED, FleetState.FAILED}
+
+
+class TestRegisterInOrder:
+    """No head is registered before its engine answered a probe and its router did."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Walk the trace and collect who has answered."""
+        answered: set[str] = set()
+        for beat in lived(life).trace:
+            match beat.what:
+                case EngineProbed(name, None) | RouterProbed(name, None):
+                    answered.add(name)
+                case Register(engine, router):
+                    assert {engine, router} <= answered
+
+
+class TestStartOrder:
+    """What the start order puts behind an engine is spawned only after that engine answered a probe."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Walk the trace; an edge from a router to an engine holds back its registration and not its spawn."""
+        owner = {p.id: e for e in life.machine.plan.engines for p in e.processes}
+        before = {
+            after: [owner[b].id for b, a in life.machine.plan.start_order if a == after and b in owner]
+            for _, after in life.machine.plan.start_order
+        }
+        answered: set[str] = set()
+        for beat in lived(life).trace:
+            match beat.what:
+                case EngineProbed(name, None):
+                    answered.add(name)
+                case Spawn(process):
+                    assert set(before.get(process, ())) <= answered
+
+
+class TestFateIsShared:
+    """One failed rank ends all ranks of its engine and, in a fleet that serves on, no process of any other."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Each engine that had a rank end is wholly gone; while degraded nobody else was told to end."""
+        lived(life)
+        owner = {p.id: e.id for e in life.machine.plan.engines for p in e.processes}
+        failed = {owner[b.what.process] for b in life.trace if isinstance(b.what, Exited) and b.what.process in owner}
+        for process, body in life.world.bodies.items():
+            if owner.get(process) in failed:
+                assert body.gone
+        if life.state is FleetState.DEGRADED:
+            event("degraded")
+            assert {owner.get(kill.process) for kill in life.commands(Kill)} <= failed
+
+
+class TestFirstCause:
+    """The fault of an engine or router names the process that failed first, and there is one cause for each."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """The first end that was reported of a unit that had not been told to end is its cause."""
+        lived(life)
+        unit = {p.id: e.id for e in life.machine.plan.engines for p in e.processes}
+        told: set[str] = set()
+        causes: dict[str, str] = {}
+        for beat in life.trace:
+            match beat.what:
+                case Kill(process):
+                    told.add(unit.get(process, process))
+                case Exited(process) | MemberLost(process):
+                    if unit.get(process, process) not in told and not beat.before.ending:
+                        causes.setdefault(unit.get(process, process), process)
+        faults = [fault for fault in life.machine.faults if "is still there" not in fault.reason]
+        named = {fault.engine or fault.process: fault.process for fault in faults}
+        assert len(named) == len(faults)
+        assert causes.items() <= named.items()
+        assert all("made no progress" in f.reason for f in faults if (f.engine or f.process) not in causes)
+
+
+class TestOneQuestionAtATime:
+    """At no time is an engine or a router asked two questions."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Count questions and answers of each; a router's own answers are to its probe alone."""
+        under_way: Counter[str] = Counter()
+        for beat in lived(life).trace:
+            name = getattr(beat.what, "engine", None) or getattr(beat.what, "router", None)
+            if isinstance(beat.what, QUESTIONS):
+                under_way[name] += 1
+            elif isinstance(beat.what, ANSWERS):
+                under_way[name] -= 1
+            assert all(count in (0, 1) for count in under_way.values())
+
+
+class TestOneLifeEach:
+    """A process is spawned at most once and told to end only while it has been spawned and is not known to be gone."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Walk the trace with a naive set of living processes."""
+        alive: set[str] = set()
+        spawned: set[str] = set()
+        for beat in lived(life).close().run().trace:
+            match beat.what:
+                case Spawn(process):
+                    assert process not in spawned
+                    spawned.add(process)
+                    alive.add(process)
+                case Kill(process):
+                    assert process in alive
+                case Exited(process):
+                    alive.remove(process)
+        assert not alive
+
+
+class TestServingMeansAll:
+    """While it starts or serves, a fleet is SERVING exactly when every engine serves and every router is ready."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Compare the state after every step with a count of everything."""
+        life.start()
+        while life.step(LONG):
+            records = life.machine.records
+            whole = all(e.state is EngineState.SERVING for e in records.engines.values()) and all(
+                r.state is RouterState.READY for r in records.routers.values()
+            )
+            assert (life.state is FleetState.SERVING) == whole
+            assert life.state.finished == (
+                life.state.ending
+                and all(not p.running and p.state is not ProcessState.STOPPING for p in records.processes.values())
+            )
+
+
+class TestDegradedMeansSome:
+    """A fleet is DEGRADED only while an engine has failed, another serves, none is in between, and routers work."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Compare the state after every step with a count of everything."""
+        life.start()
+        while life.step(LONG):
+            if life.state is FleetState.DEGRADED:
+                engines = Counter(engine.state for engine in life.machine.records.engines.values())
+                assert set(engines) == {EngineState.FAILED, EngineState.SERVING}
+                assert all(router.state is RouterState.READY for router in life.machine.records.routers.values())
+
+
+class TestTimeIsAnArgument:
+    """The same events at the same times give the same commands."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Play the trace of a life to a second machine."""
+        lived(life).close().run()
+        twin = Life.of(life.machine.plan, life.world.fates, life.machine.policy)
+        lived(twin).close().run()
+        assert twin.trace == life.trace
+        assert as_json(status(twin.machine, LONG)) == as_json(status(life.machine, LONG))
+
+
+class TestDeadlinesAreKept:
+    """After a tick nothing that was due is left over, and a second tick at the same time does nothing."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Look at the next deadline after every step."""
+        life.start()
+        while life.step(LONG):
+            due = life.machine.next_deadline()
+            assert due is None or due > life.world.now
+            assert life.machine.tick(life.world.now) == ()
+
+
+def reports(machine: Machine) -> st.SearchStrategy[object]:
+    """Return any reports about any part of a plan, sane or not."""
+    processes = st.sampled_from([*machine.records.processes, "stranger"])
+    engines = st.sampled_from([*machine.records.engines, "stranger"])
+    routers = st.sampled_from([*machine.records.routers, "stranger"])
+    fault = st.sampled_from([None, "no"])
+    return st.one_of(
+        st.builds(Spawned, processes, st.just(1)),
+        st.builds(PhaseSeen, processes, st.sampled_from(Phase)),
+        st.builds(Exited, processes, st.sampled_from([None, 0, -9])),
+        st.builds(MemberLost, processes, st.just("EngineCore"), st.just(2)),
+        st.builds(LogRead, processes, st.just(("log",))),
+        st.builds(EngineProbed, engines, fault),
+        st.builds(RouterProbed, routers, fault),
+        st.builds(Registered, engines, fault),
+        st.builds(Deregistered, engines, fault),
+        st.builds(CloseAsked, st.just("test")),
+    )
+
+
+class TestIllegalChangesNothing:
+    """A report that cannot be raises IllegalEvent, and the machine goes on as if it had never come."""
+
+    @given(hand_plans(), st.data())
+    def test_law(self, plan: object, data: st.DataObject):
+        """Give any reports in any order to a machine, and only those it took to a second one: both end alike."""
+        machine, twin = Machine(plan), Machine(plan)
+        assert machine.start(0.0) == twin.start(0.0)
+        for now, report in enumerate(data.draw(st.lists(reports(machine), max_size=40)), start=1):
+            try:
+                commands = machine.receive(report, float(now))
+            except IllegalEvent:
+                event("illegal")
+            else:
+                assert twin.receive(report, float(now)) == commands
+            assert machine.tick(float(now)) == twin.tick(float(now))
+            assert (machine.version, machine.next_deadline()) == (twin.version, twin.next_deadline())
+        assert as_json(status(machine, 99.0)) == as_json(status(twin, 99.0))
+
+
+class TestStatusTellsWhatIsMissing:
+    """A status says why a fleet can or cannot serve, in one line, at every moment of every life."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Ask after every step."""
+        life.start()
+        while life.step(LONG):
+            found = status(life.machine, life.world.now)
+            assert found.why
+            assert "\n" not in found.why
+            assert found.can_serve <= (found.state in {FleetState.SERVING, FleetState.DEGRADED})
+
+
+REACH: dict[str, Callable[[Life], bool]] = {
+    "a degraded fleet": lambda life: life.state is FleetState.DEGRADED,
+    "a failed fleet": lambda life: life.state is FleetState.FAILED,
+    "a serving PD fleet": lambda life: (
+        life.state is FleetState.SERVING and any(router.pd for router in life.machine.plan.routers)
+    ),
+    "a serving fleet of multi-rank engines": lambda life: (
+        life.state is FleetState.SERVING and any(e.nnodes > 1 for e in life.machine.plan.engines)
+    ),
+    "a degraded fleet after a failed multi-rank engine": lambda life: (
+        life.state is FleetState.DEGRADED
+        and any(e.state is EngineState.FAILED and e.part.nnodes > 1 for e in life.machine.records.engines.values())
+    ),
+    "a deadline": lambda life: any("made no progress" in fault.reason for fault in life.machine.faults),
+    "a lost member": lambda life: any("cannot work" in fault.reason for fault in life.machine.faults),
+    "a process that will not end": lambda life: any("is still there" in f.reason for f in life.machine.faults),
+    "a repeated registration": lambda life: len(life.commands(Register)) > len(set(life.commands(Register))),
+}
+
+
+@pytest.mark.parametrize("what", REACH)
+def test_reach(what: str):
+    """The strategy of lives makes every kind of life that the laws are about."""
+    found = find(lives(), lambda life: REACH[what](lived(life)), settings=QUICK)
+    assert found is not None
+
+
+def test_reach_of_plans():
+    """The strategy of plans makes two models of which one waits for the other."""
+    linked = find(hand_plans(), lambda plan: ("a-0.0", "b-0.0") in plan.start_order, settings=QUICK)
+    assert {engine.model for engine in linked.engines} == {"a", "b"}
+
+
+def test_worlds_are_fair():
+    """A world of well processes alone leads to a fleet that serves, so failures are never the world's own making."""
+    for router in ("regular", "static", "pd", None):
+        assert lived(Life.of(hand_plan(Shape("m", 2, 2, router)))).state is FleetState.SERVING
+    assert find(FATES, lambda fate: fate.end is not None, settings=QUICK) is not None

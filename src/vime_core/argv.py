@@ -80,7 +80,7 @@ def derived_options(
         text = "CUDA-graph capture hangs with pipeline parallelism and experts"
         found.append(Derived("enforce_eager", True, Reason(Source.GUARD, text)))
     if request.trainer_gpus and model.update_weights:
-        if cluster.hardware != "cpu":
+        if cluster.hardware != "cpu" and not request.weights_by_disk:
             backend = "ipc" if colocated else "nccl"
             text = f"weights reach {'colocated' if colocated else 'separate'} engines over {backend}"
             found.append(Derived("weight_transfer_config", {"backend": backend}, Reason(Source.PLACEMENT, text)))

@@ -167,6 +167,10 @@ def _weights(plan: LaunchPlan) -> Iterator[tuple[str, str, str]]:
                 if len(member.trainer_ranks) != member.span or member.rank_offset is not None:
                     yield where, f"{member.engine} by IPC", "one trainer rank for every GPU, and no group rank"
                 continue
+            if member.transport is Transport.DISK:
+                if member.trainer_ranks or member.rank_offset is not None:
+                    yield where, f"{member.engine} by disk", "no rank of any kind"
+                continue
             if member.rank_offset != at:
                 yield where, f"{member.engine} at rank {member.rank_offset}", f"rank {at}"
             at += member.span

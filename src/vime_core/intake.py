@@ -160,6 +160,7 @@ def _derive(
         deterministic=deterministic,
         server_concurrency=reader.number("vllm_server_concurrency"),
         weight_timeout=float(timeout if isinstance(timeout, int | float) else 900),
+        weights_by_disk=_by_disk(reader),
         models=models,
         router=router,
         notes=tuple(notes),
@@ -181,3 +182,11 @@ def _router(reader: Reader, options: dict[str, Setting[object]], notes: list[tup
             reader.problems.append(Problem(Code.EXCLUSIVE, name, value, f"one of {name}, {options[dest].origin}"))
         options[dest] = Setting(value, name, value)
     return RouterRequest(ip, port, options)
+
+
+def _by_disk(reader: Reader) -> bool:
+    """Return whether update_weight_transport asks for the disk; the trainers' own default is NCCL."""
+    setting = reader.text("update_weight_transport")
+    if setting.given and setting.value not in {"nccl", "disk"}:
+        reader.problems.append(Problem(Code.VALUE, setting.origin, setting.raw, "nccl, disk"))
+    return setting.value == "disk"

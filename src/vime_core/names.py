@@ -30,6 +30,7 @@ TRAINER: Mapping[str, str] = {
     "prefill_num_servers": WHOLE,
     "rollout_external_engine_addrs": ANY,
     "use_fault_tolerance": TRUTH,
+    "update_weight_transport": TEXT,
 }
 """Arguments the planner reads, and the kind of value each takes."""
 

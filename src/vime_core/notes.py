@@ -19,7 +19,8 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
         if moe is None and any(sizes & group.vllm.keys() for group in model.groups):
             text = "whether the model has experts is not known, so rules about experts were not applied"
             yield Note("model_kind_unknown", model.path, text)
-        if cluster.hardware == "cpu" and request.trainer_gpus and model.update_weights:
+        networked = request.trainer_gpus and model.update_weights and not request.weights_by_disk
+        if cluster.hardware == "cpu" and networked:
             text = "no weight_transfer_config is set: vLLM's own backends need CUDA"
             yield Note("cpu_weight_transfer", model.name, text)
     if len(request.models) > 1 and (request.router.port.given or "prometheus_port" in request.router.options):

@@ -182,7 +182,8 @@ class WeightMember:
     """One engine's part in its model's weight sync.
 
     With NCCL the engine's GPUs are ranks ``rank_offset .. rank_offset + span - 1`` of the group; with IPC they open
-    handles of the trainer ranks ``trainer_ranks`` that own the same slots and ``rank_offset`` is None.
+    handles of the trainer ranks ``trainer_ranks`` that own the same slots and ``rank_offset`` is None. With DISK both
+    are empty: the engine reloads what the trainer wrote.
     """
 
     engine: EngineId

@@ -56,8 +56,8 @@ class RolloutRequest:
     """All of a trainer's arguments that decide how engines run.
 
     ``trainer_gpus`` is how many slots the trainer holds, 0 when only rollout runs. ``rollout_gpus`` is the total over
-    all groups. ``weight_timeout`` is in seconds. ``gpus_per_node`` is num_gpus_per_node, not given when the hosts' own
-    count is to be used.
+    all groups. ``weight_timeout`` is in seconds; with ``weights_by_disk`` engines reload weights that the trainer wrote
+    to a shared folder. ``gpus_per_node`` is num_gpus_per_node, not given when the hosts' own count is to be used.
     """
 
     trainer_gpus: int
@@ -72,6 +72,7 @@ class RolloutRequest:
     deterministic: bool
     server_concurrency: int
     weight_timeout: float
+    weights_by_disk: bool
 
     models: tuple[ModelRequest, ...]
     router: RouterRequest

@@ -2,7 +2,7 @@
 
 An engine on the trainer's own slots opens IPC handles of the trainer ranks there (a set of slots, not a prefix).
 Every other engine joins a group with the trainer's sender, rank 0: the engines' spans partition [1, world). An engine
-that opens handles joins no group, so it counts for none.
+that opens handles, or reloads from a folder, joins no group, so it counts for none.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ def plan_weights(
     rank = 1
     for engine in engines:
         shape, owned = engine.placed.draft.shape, engine.placed.trainer_ranks
-        transport = _transport(engine, problems)
-        joins = transport is not Transport.IPC
+        transport = _transport(request, engine, problems)
+        joins = transport not in {Transport.IPC, Transport.DISK}
         members.append(
             WeightMember(
                 engine.id,
                 transport,
                 WeightRank(rank) if joins else None,
                 shape.gpus,
-                tuple(TrainerRank(r) for r in owned),
+                () if transport is Transport.DISK else tuple(TrainerRank(r) for r in owned),
             )
         )
         rank += shape.gpus if joins else 0
@@ -58,9 +58,15 @@ def plan_weights(
     )
 
 
-def _transport(engine: Addressed, problems: list[Problem]) -> Transport:
+def _transport(request: RolloutRequest, engine: Addressed, problems: list[Problem]) -> Transport:
     group, owned = engine.placed.draft.group, engine.placed.trainer_ranks
     backend = transfer_backend(group)
+    if request.weights_by_disk:
+        given = group.vllm.get("weight_transfer_config")
+        if given is not None:
+            allowed = "nothing beside update_weight_transport disk: engines reload from the folder"
+            problems.append(Problem(Code.WEIGHT_TRANSPORT, given.origin, given.value, allowed))
+        return Transport.DISK
     if backend is None:
         return Transport.IPC if owned else Transport.NCCL
     origin = group.vllm["weight_transfer_config"].origin

@@ -9,6 +9,7 @@ from tests.cases.ask import SHARED, plan
 from vime_core import Code, Interval, LaunchPlan, problems
 from vime_core.check import value_of
 from vime_core.plan import Arg, EnvVar, PortUse, Process, Reason, Source, Transport
+from vime_core.units import TrainerRank
 
 WHY = Reason(Source.USER, "a change by hand")
 APART = plan({"hf_checkpoint": "m", "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8}, "3x8")
@@ -211,3 +212,12 @@ def test_value_of_a_flag() -> None:
     assert value_of(("--a", "1", "--b"), "--a") == "1"
     assert value_of(("--a", "1", "--b"), "--b") is None
     assert value_of((), "--a") is None
+
+
+def test_disk_members_with_ranks_are_found() -> None:
+    """An engine that reloads from disk and still claims ranks breaks the law of weight groups."""
+    found = plan({**SHARED, "update_weight_transport": "disk"})
+    sync = found.weight_sync[0]
+    members = (evolve(sync.engines[0], trainer_ranks=(TrainerRank(0),)), *sync.engines[1:])
+    broken = problems(evolve(found, weight_sync=(evolve(sync, engines=members),)))
+    assert ["by disk" in p.found for p in broken] == [True]

@@ -110,3 +110,21 @@ def test_no_trainer_no_sync() -> None:
     args = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "vllm_config": {"vllm": frozen}}
     assert plan(args).weight_sync == ()
     assert plan({**APART, "debug_rollout_only": True}).weight_sync == ()
+
+
+def test_weights_by_disk_join_no_group() -> None:
+    """With update_weight_transport disk every engine reloads from the folder: no rank, no group, no backend flag."""
+    for args in (APART, {**SHARED, "rollout_num_gpus_per_engine": 4}):
+        found = plan({**args, "update_weight_transport": "disk"})
+        assert {(m.transport, m.rank_offset, m.trainer_ranks) for m in found.weight_sync[0].engines} == {
+            (Transport.DISK, None, ())
+        }
+        assert found.weight_sync[0].world_size == 1
+        assert all("--weight-transfer-config" not in p.argv for e in found.engines for p in e.processes)
+
+
+def test_disk_and_a_backend_exclude_each_other() -> None:
+    """A weight_transfer_config beside update_weight_transport disk is refused: one of them would do nothing."""
+    args = {**APART, "update_weight_transport": "disk", "vllm_weight_transfer_config": '{"backend": "nccl"}'}
+    assert refused(args) == [(Code.WEIGHT_TRANSPORT, "vllm_weight_transfer_config")]
+    assert refused({**APART, "update_weight_transport": "pigeon"}) == [(Code.VALUE, "update_weight_transport")]

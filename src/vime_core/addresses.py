@@ -1,10 +1,12 @@
 """Placed engines x ports -> addresses: what every process listens on, before any flag is written."""
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from attrs import frozen
 
 from vime_core.cluster import Cluster, Interval
-from vime_core.connectors import Connector, connector_of, default_config
-from vime_core.errors import Problem
+from vime_core.connectors import Connector, connector_of, default_config, json_value
+from vime_core.errors import Code, Problem
 from vime_core.placement import Placed
 from vime_core.plan import PortUse, Reason, Role, Source
 from vime_core.ports import SCAN_SPAN, Ports
@@ -56,6 +58,19 @@ def connector_for(placed: Placed) -> Connector | None:
     if given is not None:
         return connector_of(given.value)
     return connector_of(default_config(group.role)) if group.role in {Role.PREFILL, Role.DECODE} else None
+
+
+def twin_problems(engines: Iterable[Addressed]) -> Iterator[Problem]:
+    """Yield a problem for engines that a user's KV configuration gives one id: peers could not tell them apart."""
+    seen: dict[str, EngineId] = {}
+    for engine in engines:
+        given = engine.placed.draft.group.vllm.get("kv_transfer_config")
+        value = json_value(given.value) if given is not None else None
+        name = value.get("engine_id") if isinstance(value, Mapping) else None
+        if given is not None and isinstance(name, str) and seen.setdefault(name, engine.id) != engine.id:
+            found = f"engine_id {name} for several engines"
+            hint = "Leave engine_id out: every engine makes one up."
+            yield Problem(Code.DUPLICATE, given.origin, found, "an id of its own for every engine", hint)
 
 
 def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: list[Problem]) -> Addressed:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from vime_core import router_options
-from vime_core.addresses import Addressed, address_engine
+from vime_core.addresses import Addressed, address_engine, twin_problems
 from vime_core.argv import GroupArgs, derived_options, group_args, guard_problems, process_args
 from vime_core.check import problems as broken_laws
 from vime_core.cluster import Cluster
@@ -77,6 +77,7 @@ def _assemble(
         node = router_node(request.router, cluster, i == 0, problems)
         router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
         engines += (address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model)
+    problems += twin_problems(engines)
     notes = list(request_notes(request, facts, cluster))
     planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
     routers, syncs = [], []

@@ -93,6 +93,10 @@ OFFENCES: dict[Code, Act] = {
     Code.EAGER: args({**EIGHT, "vllm_pipeline_parallel_size": 2, "vllm_enforce_eager": False}, moe=True),
     Code.UNEVEN_HOSTS: args(EIGHT, {"nodes": [HOST, {"name": "b", "address": "10.0.0.2", "gpus": 4}]}),
     Code.NOT_MOE: args({**EIGHT, "vllm_enable_expert_parallel": True}, moe=False),
+    Code.PD_GEOMETRY: args(
+        {**ALONE, "rollout_num_gpus": 4, "prefill_num_servers": 1, "rollout_num_gpus_per_engine": 2}
+        | {"vllm_pipeline_parallel_size": 2}
+    ),
     Code.OVERSUBSCRIBED: args({"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "rollout_num_gpus": 6}),
     Code.STRADDLES_HOSTS: args(
         {"hf_checkpoint": "m", "actor_num_gpus_per_node": 6, "rollout_num_gpus": 4, "rollout_num_gpus_per_engine": 4},

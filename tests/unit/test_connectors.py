@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from tests.cases.ask import SHARED, env, plan
+from tests.cases.ask import SHARED, env, plan, refused
 
+from vime_core import Code
 from vime_core.connectors import MOONCAKE, NIXL, connector_of, default_config, json_value
 from vime_core.plan import Role
 
@@ -109,3 +110,12 @@ def test_unknown_connectors_are_passed_on() -> None:
     found = plan({**SHARED, "rollout_num_gpus_per_engine": 8, "vllm_kv_transfer_config": text})
     assert text in found.engines[0].processes[0].argv
     assert {use.name for use in found.engines[0].processes[0].ports} == {"http", "scan"}
+
+
+def test_engines_cannot_share_an_id() -> None:
+    """An engine_id given for several engines is refused once; given for a single engine it is applied."""
+    text = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "one"}'
+    args = {**SHARED, "rollout_num_gpus_per_engine": 2, "vllm_kv_transfer_config": text}
+    assert refused(args) == [(Code.DUPLICATE, "vllm_kv_transfer_config")]
+    assert refused({**args, "prefill_num_servers": 1}) == [(Code.DUPLICATE, "vllm_kv_transfer_config")]
+    assert text in plan({**args, "rollout_num_gpus_per_engine": 8}).engines[0].processes[0].argv

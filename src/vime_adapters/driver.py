@@ -7,7 +7,7 @@ their answers come back as events, so that a slow engine never holds up the news
 import queue
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 
 from attrs import frozen
 
@@ -57,9 +57,11 @@ def served_name(engine: Engine) -> str:
 
 
 class Driver:
-    """Runs one fleet. ``start``, ``step`` and ``run_until`` belong to one thread; the rest may be called from any.
+    """Runs one fleet. ``start``, ``step``, ``run_until`` and ``close`` belong to one thread; the rest to any.
 
-    ``on_change`` gets every new status, from the thread that drives. ``clock`` is in seconds and never goes back.
+    ``on_change`` gets the status whenever it has changed, once for all the news of a step, from the thread that drives.
+    ``clock`` is in seconds and never goes back. ``askers`` is where questions are asked; a small pool of threads that
+    ends with the fleet unless one is given. The executor stays the caller's: closing it is not the driver's business.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Driver:
         policy: Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_change: Callable[[Status], None] | None = None,
+        askers: futures.Executor | None = None,
     ) -> None:
         self.machine = Machine(plan, policy)
         self._directory = Directory.of(plan)
@@ -79,7 +82,8 @@ class Driver:
         self._on_change = on_change
         self._told = -1
         self._mail: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
-        self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="vime-ask")
+        self._own_askers = askers is None
+        self._askers = askers or futures.ThreadPoolExecutor(_ASKERS, thread_name_prefix="vime-ask")
 
     @property
     def finished(self) -> bool:
@@ -93,36 +97,49 @@ class Driver:
     def start(self) -> None:
         """Start everything that waits for nothing."""
         self._carry_out(self.machine.start(self._clock()))
+        self._tell()
 
     def step(self, timeout: float) -> None:
         """Wait for news, at most ``timeout`` seconds, take it in, and act on every deadline that has passed."""
         due = self.machine.next_deadline()
         wait = max(min(timeout, _SLICE, timeout if due is None else due - self._clock()), 0.0)
-        news = list(self._executor.poll(0.0 if not self._mail.empty() else wait))
+        news = list(self._executor.poll(wait if self._mail.empty() else 0.0))
         while not self._mail.empty():
             news.append(self._mail.get())
         for event in news:
-            if not self.finished:
-                self._carry_out(self.machine.receive(event, self._clock()))
+            self._carry_out(self.machine.receive(event, self._clock()))
         self._carry_out(self.machine.tick(self._clock()))
+        self._tell()
+        if self.finished and self._own_askers:
+            self._askers.shutdown(wait=False, cancel_futures=True)
 
     def run_until(self, reached: Callable[[Status], bool], timeout: float) -> bool:
-        """Drive until ``reached`` holds, the fleet has ended, or ``timeout`` seconds have passed; return whether it holds."""
-        end = self._clock() + timeout
-        while not (found := reached(self.status())) and not self.finished and self._clock() < end:
+        """Drive until ``reached`` holds, the fleet has ended or the time is up; return whether it holds then.
+
+        ``reached`` is given the status as it was at the last change: a large fleet is not looked through for nothing.
+        """
+        end, version, last = self._clock() + timeout, self.machine.version, self.status()
+        while not (found := reached(last)) and not self.finished and self._clock() < end:
             self.step(end - self._clock())
+            if version != self.machine.version:
+                version, last = self.machine.version, self.status()
         return found
 
     def ask_close(self, reason: str) -> None:
-        """Ask for the end of the fleet; the thread that drives carries it out."""
+        """Ask for the end of the fleet; the thread that drives carries it out. A signal handler may call it."""
         self._mail.put(events.CloseAsked(reason))
 
     def close(self, reason: str, timeout: float = 60.0) -> bool:
         """End the fleet and drive until it has ended; return whether it has within ``timeout`` seconds."""
         self.ask_close(reason)
-        self.run_until(lambda _: False, timeout)
-        self._askers.shutdown(wait=False, cancel_futures=True)
-        return self.finished
+        end = self._clock() + timeout
+        self.step(0.0)  # takes the wish in, even when the time is up already
+        return self.run_until(lambda _: self.finished, end - self._clock())
+
+    def _tell(self) -> None:
+        if self._on_change is not None and self.machine.version != self._told:
+            self._told = self.machine.version
+            self._on_change(self.status())
 
     def _carry_out(self, wanted: tuple[commands.Command, ...]) -> None:
         for command in wanted:
@@ -131,14 +148,11 @@ class Driver:
                     self._executor.spawn(self._directory.specs[command.process])
                 case commands.Kill():
                     self._executor.kill(command.process)
-                case commands.ReadLog():
+                case commands.ReadLog():  # at once: the fault that ends the fleet is to be shown with its log too
                     tail = self._executor.log_tail(command.process, _TAIL)
-                    self._mail.put(events.LogRead(command.process, tail))
+                    self._carry_out(self.machine.receive(events.LogRead(command.process, tail), self._clock()))
                 case _:
                     self._askers.submit(self._ask, command)
-        if self._on_change is not None and self.machine.version != self._told:
-            self._told = self.machine.version
-            self._on_change(self.status())
 
     def _ask(self, command: commands.Command) -> None:
         """Put one question to the far side and post its answer. Whatever goes wrong here is an answer too."""

@@ -9,6 +9,7 @@
 from vime_core.check import problems
 from vime_core.cluster import Cluster, Interval, Node
 from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.external import ExternalFacts
 from vime_core.plan import LaunchPlan
 from vime_core.planner import DEFAULT_ROUTER, DEFAULT_VLLM, make_plan
 from vime_core.render import parse, render
@@ -21,6 +22,7 @@ __all__ = [
     "Catalogue",
     "Cluster",
     "Code",
+    "ExternalFacts",
     "Interval",
     "LaunchPlan",
     "ModelFacts",

@@ -46,11 +46,6 @@ def process_id(engine: EngineId, rank: int) -> ProcessId:
     return ProcessId(f"{engine}.{rank}")
 
 
-def url(address: str, port: int) -> str:
-    """Return the HTTP url of an address; IPv6 addresses get their brackets."""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-
-
 def connector_for(placed: Placed) -> Connector | None:
     """Return the KV connector family of an engine: the user's, else NIXL's for prefill and decode engines."""
     group = placed.draft.group

@@ -27,7 +27,8 @@ def problems(plan: LaunchPlan) -> tuple[Problem, ...]:
     """Return every broken law of a plan; empty for a sound one."""
     found: list[tuple[str, str, str]] = []
     for engine in plan.engines:
-        found += _engine(engine)
+        if engine.processes:  # an engine that somebody else runs has none of ours
+            found += _engine(engine)
     found += _gpus(plan)
     found += _ports(plan)
     found += _fleet(plan)

@@ -31,6 +31,11 @@ _GPU_ID = re.compile(r"0|[1-9]\d{0,5}|[A-Za-z][\w./:-]*", re.ASCII)
 _HOST_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*\.?", re.ASCII)
 
 
+def url(address: str, port: int) -> str:
+    """Return the HTTP url of an address; IPv6 addresses get their brackets."""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
 @frozen(order=True)
 class Interval:
     """A run of consecutive TCP ports on one host: ``start`` .. ``start + count - 1``."""

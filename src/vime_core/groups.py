@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from vime_core.errors import Code, Problem
+from vime_core.external import external_requests
 from vime_core.names import COUNT, TEXT, TRUTH
 from vime_core.options import check_option
 from vime_core.plan import Role
@@ -46,16 +47,15 @@ def models_of(
     given = [name for name, value in ways.items() if value is not None]
     if len(given) > 1:
         reader.problems.append(Problem(Code.EXCLUSIVE, given[0], ", ".join(given), "one of them"))
-    if external is not None:
-        reader.problems.append(
-            Problem(Code.NOT_SUPPORTED, "rollout_external_engine_addrs", external, "engines that Vime starts")
-        )
     path = reader.text("hf_checkpoint")
     total = reader.whole("rollout_num_gpus")
     gpe = Setting(reader.number("rollout_num_gpus_per_engine"), "rollout_num_gpus_per_engine")
     if train_only:
         notes.append(("overridden", "rollout_num_gpus", "debug_train_only starts no engine and no router"))
         return (), 0
+    if external is not None:
+        addresses = external_requests(external, reader.problems)
+        return (ModelRequest("default", path.otherwise(""), True, (), addresses),), 0
     if config is not None:
         models = _Config(reader, base, vllm, path, gpe).models(config)
         asked = sum(g.num_gpus for m in models for g in m.groups)

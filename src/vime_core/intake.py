@@ -161,6 +161,7 @@ def _derive(
         server_concurrency=reader.number("vllm_server_concurrency"),
         weight_timeout=float(timeout if isinstance(timeout, int | float) else 900),
         weights_by_disk=_by_disk(reader),
+        external_gpus=reader.number("rollout_num_gpus_per_engine"),
         models=models,
         router=router,
         notes=tuple(notes),

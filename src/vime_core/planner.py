@@ -9,6 +9,7 @@ from vime_core.check import problems as broken_laws
 from vime_core.cluster import Cluster
 from vime_core.env import process_env
 from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.external import ExternalFacts, external_engines
 from vime_core.geometry import exchange_problems
 from vime_core.intake import understand
 from vime_core.notes import option_notes, request_notes
@@ -37,12 +38,14 @@ def make_plan(
     vllm: Catalogue = DEFAULT_VLLM,
     router: Catalogue = DEFAULT_ROUTER,
     models: Mapping[str, ModelFacts] | ModelFacts | None = None,
+    external: Mapping[str, ExternalFacts] | None = None,
 ) -> LaunchPlan:
     """Return the plan for a trainer's arguments on a cluster.
 
     ``args`` is an argparse Namespace or a mapping under the trainers' own names. ``vllm`` and ``router`` are the option
-    catalogues of the releases to plan for. ``models`` are facts of model paths, or one fact for all of them. The same
-    inputs give an equal plan on any machine.
+    catalogues of the releases to plan for. ``models`` are facts of model paths, or one fact for all of them;
+    ``external`` are facts of engines that somebody else runs, by host:port. The same inputs give an equal plan on any
+    machine.
 
     Raises PlanRefused with every problem that the first failing stage found.
     """
@@ -58,7 +61,7 @@ def make_plan(
     _stop(problems)
     _reachable(placed, cluster, request, problems)
     _stop(problems)
-    return _assemble(request, placed, cluster, facts, vllm, router)
+    return _assemble(request, placed, cluster, facts, vllm, router, external or {})
 
 
 def _assemble(
@@ -68,6 +71,7 @@ def _assemble(
     facts: dict[str, ModelFacts],
     vllm: Catalogue,
     router: Catalogue,
+    external: Mapping[str, ExternalFacts],
 ) -> LaunchPlan:
     problems: list[Problem] = []
     ports = Ports(cluster)
@@ -80,12 +84,15 @@ def _assemble(
     problems += twin_problems(engines)
     notes = list(request_notes(request, facts, cluster))
     planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
+    others = _external(request, external, vllm.version, notes)
     routers, syncs = [], []
     for (node, taken), model in zip(router_ports, request.models, strict=True):
         own = [e for e in engines if e.placed.draft.model is model]
-        routers.append(plan_router(model, own, request.router, node, taken, cluster, router, problems))
-        if own and model.update_weights and request.trainer_gpus:
-            syncs.append(plan_weights(request, model, own, cluster, ports, problems))
+        urls = tuple(engine.url for engine in others if engine.model == model.name)
+        routers.append(plan_router(model, own, urls, request.router, node, taken, cluster, router, problems))
+        if (own or urls) and model.update_weights and request.trainer_gpus:
+            theirs = [engine for engine in others if engine.model == model.name]
+            syncs.append(plan_weights(request, model, own, theirs, cluster, ports, problems))
     _stop(problems)
     plan = LaunchPlan(
         vllm_version=vllm.version,
@@ -94,7 +101,7 @@ def _assemble(
         trainer_slots=request.trainer_gpus,
         colocate=request.colocate,
         server_concurrency=request.server_concurrency,
-        engines=planned,
+        engines=planned + others,
         routers=tuple(routers),
         weight_sync=tuple(syncs),
         start_order=tuple(_start_order(planned, routers)),
@@ -102,6 +109,19 @@ def _assemble(
     )
     _stop(list(broken_laws(plan)))
     return plan
+
+
+def _external(
+    request: RolloutRequest, facts: Mapping[str, ExternalFacts], vllm_version: str, notes: list[Note]
+) -> tuple[Engine, ...]:
+    """Return the engines that somebody else runs. A model that has them has no others, so they count from 0."""
+    return tuple(
+        engine
+        for model in request.models
+        for engine in external_engines(
+            model.external, facts, request.external_gpus, model.name, request.seed, vllm_version, notes
+        )
+    )
 
 
 def _stop(problems: list[Problem]) -> None:

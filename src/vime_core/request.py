@@ -33,13 +33,26 @@ class GroupRequest:
 
 
 @frozen
+class ExternalRequest:
+    """The address of an engine that somebody else runs, as the user gave it, understood."""
+
+    where: str
+    host: str
+    port: int
+
+
+@frozen
 class ModelRequest:
-    """One model: its own engines and its own router. Frozen models (``update_weights`` False) get no new weights."""
+    """One model: its own engines and its own router. Frozen models (``update_weights`` False) get no new weights.
+
+    ``external`` are engines that somebody else runs; a model has them or groups, never both.
+    """
 
     name: str
     path: str
     update_weights: bool
     groups: tuple[GroupRequest, ...]
+    external: tuple[ExternalRequest, ...] = ()
 
 
 @frozen
@@ -58,6 +71,7 @@ class RolloutRequest:
     ``trainer_gpus`` is how many slots the trainer holds, 0 when only rollout runs. ``rollout_gpus`` is the total over
     all groups. ``weight_timeout`` is in seconds; with ``weights_by_disk`` engines reload weights that the trainer wrote
     to a shared folder. ``gpus_per_node`` is num_gpus_per_node, not given when the hosts' own count is to be used.
+    ``external_gpus`` is what an engine that somebody else runs counts for when nobody asked it.
     """
 
     trainer_gpus: int
@@ -74,6 +88,7 @@ class RolloutRequest:
     weight_timeout: float
     weights_by_disk: bool
 
+    external_gpus: int
     models: tuple[ModelRequest, ...]
     router: RouterRequest
     notes: tuple[tuple[str, str, str], ...]

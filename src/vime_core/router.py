@@ -6,8 +6,8 @@ are fixed at its start, so it starts last, with the urls that the plan knows bef
 
 from collections.abc import Sequence
 
-from vime_core.addresses import Addressed, url
-from vime_core.cluster import Cluster
+from vime_core.addresses import Addressed
+from vime_core.cluster import Cluster, url
 from vime_core.errors import Code, Problem
 from vime_core.plan import Arg, PortUse, Reason, Role, Router, Source
 from vime_core.ports import Ports
@@ -18,6 +18,7 @@ from vime_core.vllm.catalogue import Catalogue, spell
 
 _HTTP = Reason(Source.LAYOUT, "the router's API")
 _METRICS = Reason(Source.LAYOUT, "the router's Prometheus metrics; its default would be the same for every router")
+_THEIRS = Reason(Source.USER, "engines that somebody else runs do not register themselves")
 _POOL = Reason(Source.ROLE, "a prefill/decode router knows its engines from the start")
 
 
@@ -60,6 +61,7 @@ def claim_router_ports(
 def plan_router(
     model: ModelRequest,
     engines: Sequence[Addressed],
+    external: tuple[str, ...],
     request: RouterRequest,
     node: int,
     ports: tuple[PortUse, ...],
@@ -93,6 +95,8 @@ def plan_router(
         for head, port in prefill:
             args.append(Arg(("--prefill", head, *((str(port),) if port is not None else ())), _POOL))
         args += (Arg(("--decode", head), _POOL) for head in heads[Role.DECODE])
+    if external:
+        args.append(Arg(("--worker-urls", *external), _THEIRS))
     args += _option_args(request, options, pd, problems)
     _policy_problems(request, heads, pd, problems)
     return Router(
@@ -102,7 +106,7 @@ def plan_router(
         node=cluster.nodes[node].name,
         address=address,
         url=url(address, http.interval.start),
-        worker_urls=() if pd else tuple(heads[Role.REGULAR]),
+        worker_urls=() if pd else (*heads[Role.REGULAR], *external),
         prefill_urls=tuple(prefill),
         decode_urls=tuple(heads[Role.DECODE]),
         args=tuple(args),

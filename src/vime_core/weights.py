@@ -11,7 +11,7 @@ from vime_core.addresses import Addressed
 from vime_core.argv import transfer_backend
 from vime_core.cluster import Cluster
 from vime_core.errors import Code, Problem
-from vime_core.plan import Transport, WeightMember, WeightSync
+from vime_core.plan import Engine, Transport, WeightMember, WeightSync
 from vime_core.ports import Ports
 from vime_core.request import ModelRequest, RolloutRequest
 from vime_core.units import TrainerRank, WeightRank
@@ -24,6 +24,7 @@ def plan_weights(
     request: RolloutRequest,
     model: ModelRequest,
     engines: Sequence[Addressed],
+    external: Sequence[Engine],
     cluster: Cluster,
     ports: Ports,
     problems: list[Problem],
@@ -45,6 +46,11 @@ def plan_weights(
             )
         )
         rank += shape.gpus if joins else 0
+    for other in external:
+        rank_or_none = None if request.weights_by_disk else WeightRank(rank)
+        transport = Transport.DISK if request.weights_by_disk else Transport.NCCL
+        members.append(WeightMember(other.id, transport, rank_or_none, other.gpus_per_engine, ()))
+        rank += 0 if request.weights_by_disk else other.gpus_per_engine
     sender = cluster.slots[0].node
     port = ports.on(sender).take(1, f"weight_sync.{model.name}", problems)
     return WeightSync(

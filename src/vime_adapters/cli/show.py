@@ -55,6 +55,10 @@ def _engines(engines: Sequence[Engine]) -> Table:
     for column in ("engine", "role", "rank", "host", "GPUs", "tp", "pp", "dp", "ep", "seed", "address", "other ports"):
         table.add_column(column, no_wrap=column != "other ports")
     for e in engines:
+        if not e.processes:
+            sizes = (str(e.tp), str(e.pp), str(e.dp), str(e.ep), "")
+            gpus = str(e.gpus_per_engine)
+            table.add_row(e.id, e.role.value, "external", "", gpus, *sizes, e.url.removeprefix("http://"), "")
         for p in e.processes:
             first = p.node_rank == 0
             sizes = (str(e.tp), str(e.pp), str(e.dp), str(e.ep), str(e.seed)) if first else ("",) * 5

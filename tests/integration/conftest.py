@@ -12,6 +12,7 @@ from vime_adapters.launch import Fleet, launch
 from vime_adapters.preflight.leases import uses_of
 from vime_adapters.preflight.local import listening_ports
 from vime_adapters.subprocess.fleet import fleet_members
+from vime_adapters.subprocess.shm import unheld
 from vime_adapters.vllm.generate import Generation, Sampling
 from vime_adapters.vllm.tiny_model import make_tiny_model
 from vime_core import LaunchPlan
@@ -45,28 +46,23 @@ def quick(model: Path, **more: object) -> Mapping[str, object]:
     return {**QUICK, "hf_checkpoint": str(model), **more}
 
 
-def shm() -> set[str]:
-    """Return the names in /dev/shm."""
-    return {p.name for p in Path("/dev/shm").iterdir()}
-
-
 @frozen
 class Traces:
-    """What was on the machine before a fleet, to tell afterwards what the fleet left."""
+    """What nobody held in /dev/shm before a fleet, to tell afterwards what the fleet left there."""
 
     shm: frozenset[str]
 
     @classmethod
     def before(cls) -> "Traces":
         """Look now."""
-        return cls(frozenset(shm()))
+        return cls(frozenset(unheld()))
 
     def left_by(self, fleet_id: str, plan: LaunchPlan) -> list[str]:
         """Return every process, listening port and shared-memory segment of a fleet that is still there."""
         ports = {p for *_, i in uses_of(plan) for p in range(i.start, i.end)}
         left = [f"process {m.pid} of {m.process}: {m.cmdline}" for m in fleet_members(fleet_id)]
         left += [f"port {p}" for p in sorted(ports & set(listening_ports()))]
-        return left + [f"segment {name}" for name in sorted(shm() - self.shm)]
+        return left + [f"segment {name}" for name in sorted(unheld() - self.shm)]
 
 
 @frozen

@@ -42,6 +42,7 @@ def _demo(folder: Path, engines: int) -> int:
     from vime_adapters.preflight.leases import uses_of
     from vime_adapters.preflight.local import listening_ports
     from vime_adapters.subprocess.fleet import fleet_members
+    from vime_adapters.subprocess.shm import unheld
     from vime_adapters.vllm.generate import Sampling
     from vime_adapters.vllm.tiny_model import make_tiny_model
 
@@ -57,7 +58,7 @@ def _demo(folder: Path, engines: int) -> int:
     print("2. trainer arguments -> plan -> processes", flush=True)
     for name, value in args.items():
         print(f"     {name}: {value}")
-    shm = _shm()
+    before = unheld()
     with Progress() as progress:
         fleet = launch(args, f"local:{engines}", state_dir=folder / "state", on_change=progress.show)
         try:
@@ -86,13 +87,8 @@ def _demo(folder: Path, engines: int) -> int:
     left = {
         "processes": [m.pid for m in fleet_members(fleet.fleet_id)],
         "ports": sorted(planned & set(listening_ports())),
-        "shared-memory segments": sorted(_shm() - shm),
+        "shared-memory segments": sorted(unheld() - before),
     }
     for what, found in left.items():
         print(f"     {what} left: {found or 'none'}")
     return 1 if any(left.values()) else 0
-
-
-def _shm() -> set[str]:
-    path = Path("/dev/shm")  # noqa: S108 - looked at, not written to
-    return {entry.name for entry in path.iterdir()} if path.is_dir() else set()

@@ -88,6 +88,12 @@ def held(pids: Iterable[int], wanted: set[File], makers_only: bool = False) -> s
     return {(name, inode) for name, inode in wanted if inode not in missing}
 
 
+def unheld() -> set[str]:
+    """Return the names of our user's files in /dev/shm that no living process holds: what a dead one left."""
+    files = present()
+    return {name for name, _ in files - held(procfs.pids(), files)}
+
+
 def remove_unheld(files: set[File]) -> set[File]:
     """Unlink those of `files` that still exist and that no living process holds; return the ones removed."""
     left = files & present()

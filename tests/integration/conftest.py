@@ -1,4 +1,4 @@
-"""Real fleets for the integration tests: models made once, prompts and reference tokens shared, leftovers looked for."""
+"""Real fleets for the integration tests: models made once, prompts and reference shared, leftovers looked for."""
 
 import time
 from collections.abc import Iterator, Mapping

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.integration.conftest import Traces, launch, quick
+
 from vime_adapters.launch import FleetFailed
 from vime_adapters.state import StateFolder
 from vime_adapters.vllm.generate import Sampling

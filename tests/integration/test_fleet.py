@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-
 from tests.integration.conftest import PROMPTS, Running, sampled, tokens
+
 from vime_adapters.router.http import RouterClient
 from vime_adapters.vllm.generate import Generation, Sampling
 from vime_core import parse

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.integration.conftest import Running, child_titled, quick, sampled, serving, tokens
+
 from vime_adapters.launch import FleetFailed
 from vime_adapters.vllm.generate import Generation
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
-from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.errors import SHOWABLE, Code, PlanRefused, Problem, showable
 from vime_core.units import GpuId, NodeName, TcpPort
 
 HARDWARE = ("a100", "h100", "h200", "gb200", "cpu")
@@ -130,6 +130,8 @@ class Cluster:
         """
         if isinstance(facts, str):
             return _short_form(facts)
+        if not showable(facts):
+            raise PlanRefused((Problem(Code.CLUSTER_SHAPE, "cluster", type(facts).__name__, SHOWABLE),))
         problems: list[Problem] = []
         cluster = _from_mapping(facts, problems)
         if problems:

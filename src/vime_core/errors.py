@@ -4,7 +4,7 @@ The hundreds digit is the stage that found it: 0 cluster facts, 1 intake, 2 topo
 environment, 6 router, 7 weights, 8 a finished plan, 9 a running fleet. ``docs/errors.md`` is generated from this file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from attrs import field, frozen
@@ -108,6 +108,36 @@ def shown(value: object) -> str:
             text = f"<{type(value).__name__}, unprintable: {type(error).__name__}>"
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+_DEEPEST, _MOST, _LARGEST = 50, 100_000, 1 << 64
+
+
+def showable(value: object) -> bool:
+    """Whether a value made of mappings, lists and scalars can be worked with and printed at all.
+
+    YAML can write down what Python cannot print: lists that hold themselves or each other a million times over, and
+    whole numbers of thousands of digits.
+    """
+    level, seen = [value], 0
+    for _ in range(_DEEPEST):
+        seen += len(level)
+        if seen > _MOST or any(isinstance(v, int) and abs(v) >= _LARGEST for v in level):
+            return False
+        level = [inner for v in level for inner in _inside(v)]
+        if not level:
+            return True
+    return False
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return (*value, *value.values())
+    return value if isinstance(value, list | tuple | set | frozenset) else ()
+
+
+SHOWABLE = "fewer than 50 levels and numbers below 2 ** 64"
+"""What ``showable`` asks for, in words."""
 
 
 @frozen

@@ -7,7 +7,7 @@ once. Nothing of the hardware is known yet.
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.errors import SHOWABLE, Code, PlanRefused, Problem, showable
 from vime_core.groups import models_of
 from vime_core.names import LAUNCHER, ROLLOUT_ELSEWHERE, TRAINER
 from vime_core.options import check_option, sglang_problem, unknown_option
@@ -62,6 +62,10 @@ def _merged(args: object, vllm: Catalogue, router: Catalogue) -> tuple[dict[str,
             problems.append(Problem(Code.ARGS_SHAPE, "args", key, "argument names as texts"))
             continue
         name = key.strip().lstrip("-").replace("-", "_")
+        ours = name in TRAINER or name.startswith(("vllm_", "router_"))
+        if ours and not showable(value):
+            problems.append(Problem(Code.VALUE, name, type(value).__name__, SHOWABLE))
+            continue
         if value is None or (namespace and _is_default(name, value, vllm, router)):
             continue
         if name in merged:

@@ -112,8 +112,8 @@ def _scalar(flag: Flag, value: object) -> str | None:
             return None
     if not isinstance(value, str | int | float):
         return None
-    text = str(value)
-    if "\0" in text:
+    text = _text(value)
+    if text is None:
         return None
     if flag.type == "int":
         return text if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else None
@@ -127,6 +127,16 @@ def _scalar(flag: Flag, value: object) -> str | None:
         except (ValueError, RecursionError):
             return None
     return text
+
+
+def _text(value: str | int | float) -> str | None:
+    """Return a text or number as it stands on a command line, or None when no command line can hold it."""
+    try:
+        text = str(value)
+        text.encode()
+    except ValueError:  # more digits than Python writes, or half of a surrogate pair
+        return None
+    return None if "\0" in text else text
 
 
 def truth(value: object) -> bool | None:
@@ -178,7 +188,7 @@ def spell(flag: Flag, value: object, where: str) -> tuple[str, ...] | Problem:
     if tokens is None:
         return Problem(Code.VALUE, where, value, _allowed(flag))
     if flag.action == "append":
-        return tuple(t for token in tokens for t in (flag.flag, token))
+        return tuple(t for v in tokens for t in ((f"{flag.flag}={v}",) if _dashed(v) else (flag.flag, v)))
     if any(_dashed(t) for t in tokens):
         if len(tokens) > 1:
             return Problem(Code.VALUE, where, value, "texts without a leading dash")

@@ -65,9 +65,19 @@ def draw_options(draw: st.DrawFn, flags: tuple[Flag, ...] = FREE, most: int = 3)
     return {flag.dest: draw(values_of(flag)) for flag in chosen}
 
 
+CATALOGUES = {"vllm": DEFAULT_VLLM, "router": DEFAULT_ROUTER}
+EVERY = tuple((program, flag.dest) for program, catalogue in CATALOGUES.items() for flag in catalogue.flags)
+"""Every option by its program and its dest."""
+
+
+def option(name: tuple[str, str]) -> tuple[Catalogue, Flag]:
+    """Return an option of ``EVERY`` and its catalogue."""
+    catalogue = CATALOGUES[name[0]]
+    return catalogue, next(f for f in catalogue.flags if f.dest == name[1])
+
+
 @st.composite
-def flags_with_values(draw: st.DrawFn) -> tuple[Catalogue, Flag, object]:
+def options_with_values(draw: st.DrawFn) -> tuple[tuple[str, str], object]:
     """Return an option of vLLM or of the router with a value that it takes."""
-    catalogue = pick(draw, (DEFAULT_VLLM, DEFAULT_ROUTER))
-    flag = pick(draw, catalogue.flags)
-    return catalogue, flag, draw(values_of(flag))
+    name = pick(draw, EVERY)
+    return name, draw(values_of(option(name)[1]))

@@ -200,6 +200,15 @@ class TestProbes:
         process = machine.records.process("m-0.0")
         assert (process.phase, process.since, machine.version) == (Phase.COMPILING, 2.0, version)
 
+    def test_a_birth_that_is_reported_twice(self):
+        """A second report of a birth gives no second question."""
+        machine = Machine(hand_plan(Shape("m", router=None)))
+        machine.start(0.0)
+        machine.receive(Spawned("m-0.0", 1), 1.0)
+        assert machine.tick(6.0) == (ProbeEngine("m-0"),)
+        machine.receive(Spawned("m-0.0", 1), 6.5)
+        assert machine.tick(60.0) == ()
+
     def test_reports_in_a_strange_order(self):
         """A phase or an answer that overtakes the report of a birth is taken as it comes."""
         machine = Machine(hand_plan(Shape("m", nnodes=2, router=None)))
@@ -435,6 +444,13 @@ class TestClose:
         life.close().run()
         assert life.state is FleetState.STOPPED
         assert life.machine.faults == ()
+
+    def test_members_lost_during_the_end(self):
+        """A process that is being ended may lose its children first; that is no news."""
+        life = serving(Shape("m", engines=2)).close()
+        life.tell(MemberLost("m-0.0", "EngineCore", 7)).run().tell(MemberLost("m-1.0", "EngineCore", 8))
+        assert life.machine.faults == ()
+        assert life.state is FleetState.STOPPED
 
     def test_close_spares_what_was_never_spawned(self):
         """A PD router that was not started yet needs no end."""

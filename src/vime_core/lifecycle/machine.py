@@ -121,7 +121,7 @@ class Machine:
                 if process.move(ProcessTrigger.MEMBER_LOST):
                     process.unit.move(UnitTrigger.LOST)
                     self._lose(process.unit, blame.for_member(process, event, self.policy, now), now)
-            case events.LogRead():
+            case _:
                 self._ledger.expect(process.id)
                 process.move(ProcessTrigger.LOG_READ)
                 self._ledger.read(process.id, event.tail)

@@ -159,7 +159,7 @@ def _name(process: ProcessRecord) -> str:
 
 def _because(machine: Machine) -> str:
     """Return who asked for the end or, when nobody did, the first fault and how many followed."""
-    if machine.close_reason is not None:
+    if machine.close_reason:
         return f": {machine.close_reason}"
     if not machine.faults:
         return ""

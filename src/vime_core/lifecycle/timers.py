@@ -30,11 +30,6 @@ class Timers(Generic[K]):
         """Let ``key`` not ring."""
         self._set.pop(key, None)
 
-    def clear_all(self) -> None:
-        """Let nothing ring."""
-        self._set.clear()
-        self._heap.clear()
-
     def next(self) -> float | None:
         """Return when the next key is due, or None."""
         while self._heap:

@@ -13,6 +13,7 @@ import yaml
 from vime_adapters.vllm import catalogues
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
 from vime_core.flags import from_flags
+from vime_core.sizes import size_of
 
 
 def read_yaml(path: Path, where: str) -> object:
@@ -101,5 +102,6 @@ def read_model_facts(args: object) -> dict[str, ModelFacts]:
             experts = [v for c in layers for k in _EXPERT_KEYS if isinstance(v := c.get(k), int)]
             heads = next((v for c in layers if isinstance(v := c.get("num_key_value_heads"), int)), None)
             latent = any(isinstance(c.get("kv_lora_rank"), int) for c in layers)
-            found[path] = ModelFacts(moe=any(n > 0 for n in experts), kv_heads=heads, mla=latent)
+            moe = any(n > 0 for n in experts)
+            found[path] = ModelFacts(moe=moe, kv_heads=heads, mla=latent, size=size_of(loaded))
     return found

@@ -46,6 +46,7 @@ class Code(Enum):
         "prefill and decode cannot exchange blocks",
         "Give both groups layouts that fit together.",
     )
+    MODEL_FIT = ("VIME213", "model cannot fit", "Give an engine more GPUs, for tensor, pipeline or expert ranks.")
 
     OVERSUBSCRIBED = ("VIME301", "group oversubscribed", "Lower the request or add hosts.")
     STRADDLES_HOSTS = ("VIME302", "engine straddles hosts", "Align it with a placeholder group.")

@@ -12,6 +12,7 @@ from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.external import ExternalFacts, external_engines
 from vime_core.geometry import exchange_problems
 from vime_core.intake import understand
+from vime_core.memory import memory_notes, memory_problems
 from vime_core.notes import option_notes, request_notes
 from vime_core.placement import Placed, place
 from vime_core.plan import Engine, LaunchPlan, Note, Process, Role, Router
@@ -56,6 +57,7 @@ def make_plan(
     problems: list[Problem] = []
     drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes if n.gpus), facts, problems)
     problems += exchange_problems(drafts, facts)
+    problems += memory_problems(drafts, facts, cluster.hardware, vllm)
     _stop(problems)
     placed = place(request, drafts, cluster, problems)
     _stop(problems)
@@ -84,6 +86,7 @@ def _assemble(
     problems += twin_problems(engines)
     notes = list(request_notes(request, facts, cluster))
     planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
+    notes += memory_notes(request, placed, facts, cluster.hardware, vllm)
     others = _external(request, external, vllm.version, notes)
     routers, syncs = [], []
     for (node, taken), model in zip(router_ports, request.models, strict=True):

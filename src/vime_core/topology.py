@@ -8,6 +8,7 @@ from attrs import frozen
 from vime_core.errors import Code, Problem
 from vime_core.plan import Role
 from vime_core.request import GroupRequest, ModelRequest, Options, RolloutRequest
+from vime_core.sizes import ModelSize
 from vime_core.units import EngineIndex
 from vime_core.vllm.catalogue import truth
 
@@ -50,12 +51,13 @@ class ModelFacts:
     """What a model's config.json says that planning needs; None where it could not be read.
 
     ``moe``: it has experts. ``kv_heads``: key/value heads of one layer. ``mla``: multi-head latent attention, whose
-    cache has no heads to spread.
+    cache has no heads to spread. ``size``: its matrices, or the sentence that says why they cannot be told.
     """
 
     moe: bool | None = None
     kv_heads: int | None = None
     mla: bool = False
+    size: ModelSize | str | None = None
 
 
 def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: list[Problem]) -> int:

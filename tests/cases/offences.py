@@ -22,6 +22,7 @@ from vime_core import (
     problems,
     render,
 )
+from vime_core.sizes import ModelSize
 
 EIGHT = {**ALONE, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 8}
 SIXTEEN = {**ALONE, "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 16}
@@ -51,6 +52,13 @@ def older_release() -> object:
     return make_plan(
         {**EIGHT, "use_rollout_routing_replay": True}, Cluster.uniform(1, 8), vllm=Catalogue("0.13.0", flags)
     )
+
+
+def large_model() -> object:
+    """Plan a dense model of 72 billion parameters for one H100 per engine."""
+    size = ModelSize(8192, 80, heads=64, kv_heads=8, head_dim=128, vocab=152064, intermediate=29568)
+    cluster = Cluster.uniform(1, 8, "h100")
+    return make_plan({**ALONE, "rollout_num_gpus": 8}, cluster, models=ModelFacts(False, size=size))
 
 
 def edited_plan() -> object:
@@ -97,6 +105,7 @@ OFFENCES: dict[Code, Act] = {
         {**ALONE, "rollout_num_gpus": 4, "prefill_num_servers": 1, "rollout_num_gpus_per_engine": 2}
         | {"vllm_pipeline_parallel_size": 2}
     ),
+    Code.MODEL_FIT: large_model,
     Code.OVERSUBSCRIBED: args({"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "rollout_num_gpus": 6}),
     Code.STRADDLES_HOSTS: args(
         {"hf_checkpoint": "m", "actor_num_gpus_per_node": 6, "rollout_num_gpus": 4, "rollout_num_gpus_per_engine": 4},

@@ -207,10 +207,9 @@ def test_environment_names(name: object) -> None:
 def test_ways_to_give_groups_exclude_each_other() -> None:
     """vllm_config, prefill_num_servers and external engines are three ways of saying what runs: one at a time."""
     args = {**config(model()), "prefill_num_servers": 1, "rollout_external_engine_addrs": ["a:1"]}
-    assert refused(args)[:2] == [
-        (Code.EXCLUSIVE, "vllm_config"),
-        (Code.NOT_SUPPORTED, "rollout_external_engine_addrs"),
-    ]
+    assert refused(args) == [(Code.EXCLUSIVE, "vllm_config")]
+    two = {**ALONE, "rollout_num_gpus": 2, "prefill_num_servers": 1, "rollout_external_engine_addrs": ["a:1"]}
+    assert (Code.EXCLUSIVE, "prefill_num_servers") in refused(two)
 
 
 def test_the_short_form_of_prefill_and_decode() -> None:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from vime_core.addresses import Addressed
 from vime_core.cluster import Cluster
-from vime_core.connectors import default_config, json_value
+from vime_core.connectors import default_config, encoder_config, json_value
 from vime_core.errors import Code, Problem
 from vime_core.plan import Arg, Reason, Role, Source
 from vime_core.request import GroupRequest, ModelRequest, RolloutRequest
@@ -65,8 +65,12 @@ def derived_options(
     colocated: bool,
     moe: bool | None,
     cluster: Cluster,
+    encoders: tuple[str, ...],
 ) -> list[Derived]:
-    """Return what the planner adds for a group, whether or not the user gave it too."""
+    """Return what the planner adds for a group, whether or not the user gave it too.
+
+    ``encoders`` are the urls of the model's encoder engines.
+    """
     found = [Derived("logprobs_mode", "processed_logprobs", _why("trainers compare log-probs after sampling masks"))]
     if request.max_context_len.value is not None:
         found.append(Derived("max_model_len", request.max_context_len.value, _why("rollout_max_context_len")))
@@ -90,6 +94,10 @@ def derived_options(
     if group.role in {Role.PREFILL, Role.DECODE}:
         text = f"NIXL is the default for {group.role.value} engines"
         found.append(Derived("kv_transfer_config", default_config(group.role), Reason(Source.CONNECTOR, text)))
+    if encoders and group.role is not Role.DECODE:
+        text = "encoder caches go through a folder that all hosts of the model must share"
+        config = encoder_config(model.name, group.role, encoders)
+        found.append(Derived("ec_transfer_config", config, Reason(Source.CONNECTOR, text)))
     return found
 
 

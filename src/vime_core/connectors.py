@@ -69,6 +69,19 @@ def default_config(role: Role) -> str:
     return json.dumps({"kv_connector": "NixlConnector", "kv_role": DEFAULT_ROLE[role]})
 
 
+def encoder_config(model: str, role: Role, urls: tuple[str, ...]) -> str:
+    """Return the --ec-transfer-config text of one engine of a model that has encoder engines at ``urls``.
+
+    vLLM's example connector hands encoder outputs over through a folder; encoders write, regular and prefill engines
+    read and are told where the encoders are.
+    """
+    extra: dict[str, object] = {"shared_storage_path": f"/tmp/vime-encoder-cache-{model}"}  # noqa: S108 - a default
+    if role is not Role.ENCODER:
+        extra["encoder_urls"] = list(urls)
+    ec_role = "ec_producer" if role is Role.ENCODER else "ec_consumer"
+    return json.dumps({"ec_connector": "ECExampleConnector", "ec_role": ec_role, "ec_connector_extra_config": extra})
+
+
 def json_value(value: object) -> object:
     """Return what a JSON-valued option says: the value itself, or what its text parses to (None when it does not)."""
     if not isinstance(value, str):

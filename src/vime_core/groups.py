@@ -150,8 +150,10 @@ class _Config:
 
     def roles(self, groups: Sequence[GroupRequest], where: str) -> None:
         roles = {g.role for g in groups} - {Role.PLACEHOLDER, Role.ENCODER}
-        if Role.ENCODER in {g.role for g in groups}:
-            self.reader.problems.append(Problem(Code.NOT_SUPPORTED, where, "an encoder group", "other worker types"))
+        if Role.ENCODER in {g.role for g in groups} and not roles:
+            self.problem(
+                Code.ROLES, where, "only encoder groups", "a regular, or a prefill and a decode group beside them"
+            )
         if roles in ({Role.PREFILL}, {Role.DECODE}):
             (one,) = roles
             other = "decode" if one is Role.PREFILL else "prefill"

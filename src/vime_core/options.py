@@ -2,7 +2,7 @@
 
 from vime_core.errors import Code, Problem
 from vime_core.vllm.catalogue import Catalogue, spell
-from vime_core.vllm.owned import OWNED
+from vime_core.vllm.owned import NOT_YET, OWNED
 from vime_core.vllm.sglang import HOW, SGLANG
 
 
@@ -16,6 +16,8 @@ def check_option(
     flag = catalogue.get(dest)
     if dest in OWNED:
         problems.append(Problem(Code.OWNED, where, value, "nothing", OWNED[dest]))
+    elif dest in NOT_YET:
+        problems.append(Problem(Code.NOT_SUPPORTED, where, value, "nothing", NOT_YET[dest]))
     elif flag is None and dest in SGLANG:
         problems.append(sglang_problem(where, dest, prefix))
     elif flag is None:

@@ -166,6 +166,11 @@ def _engines(
     """Yield every engine in full. What a group's engines share is worked out once."""
     many_hosts = len({node for e in engines for node, _ in e.placed.nodes} | {0}) > 1
     shared: dict[tuple[str, int, bool], GroupArgs] = {}
+    encoders: dict[str, tuple[str, ...]] = {}
+    for engine in engines:
+        if engine.placed.draft.group.role is Role.ENCODER:
+            name = engine.placed.draft.model.name
+            encoders[name] = (*encoders.get(name, ()), engine_url(engine, cluster))
     for engine in engines:
         draft = engine.placed.draft
         model, group, shape = draft.model, draft.group, draft.shape
@@ -174,7 +179,8 @@ def _engines(
         if key not in shared:
             moe = facts.get(model.path, ModelFacts()).moe
             guard_problems(group, shape, moe, problems)
-            derived = derived_options(request, model, group, shape, colocated, moe, cluster)
+            urls = encoders.get(model.name, ())
+            derived = derived_options(request, model, group, shape, colocated, moe, cluster, urls)
             notes += option_notes(group, derived)
             shared[key] = group_args(group, shape, model.path, derived, vllm, cluster.hardware, problems)
         seed = request.seed + draft.index
@@ -214,9 +220,16 @@ def _engines(
 
 
 def _start_order(engines: tuple[Engine, ...], routers: list[Router]) -> Iterator[tuple[ProcessId, ProcessId]]:
-    """Yield who goes into service only once whom is ready: heads behind a regular router, a PD router behind heads."""
+    """Yield who goes into service only once whom is ready.
+
+    Heads behind a regular router, a PD router behind its heads, and engines that ask encoders behind the encoders.
+    """
     for router in routers:
-        for engine in engines:
-            if engine.model == router.model and engine.role in {Role.REGULAR, Role.PREFILL, Role.DECODE}:
-                head = engine.processes[0].id
+        own = [engine for engine in engines if engine.model == router.model]
+        encoders = [engine.processes[0].id for engine in own if engine.role is Role.ENCODER]
+        for engine in own:
+            head = engine.processes[0].id
+            if engine.role is not Role.ENCODER:
                 yield (head, router.id) if router.pd else (router.id, head)
+            if engine.role in {Role.REGULAR, Role.PREFILL}:
+                yield from ((encoder, head) for encoder in encoders)

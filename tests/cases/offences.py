@@ -81,7 +81,7 @@ OFFENCES: dict[Code, Act] = {
     Code.REQUIRED: args({"hf_checkpoint": "m"}),
     Code.UNKNOWN_KEY: args(grouped({"num_gpus": 8, "num_gpu_per_engine": 4})),
     Code.REMOVED: older_release,
-    Code.NOT_SUPPORTED: args(grouped({"num_gpus": 8, "worker_type": "encoder"})),
+    Code.NOT_SUPPORTED: args({**EIGHT, "vllm_data_parallel_external_lb": True}),
     Code.DUPLICATE: args(
         {
             **ALONE,

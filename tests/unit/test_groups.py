@@ -165,19 +165,13 @@ def test_which_models_get_new_weights() -> None:
         (["decode"], ["vllm_config.vllm[0]"]),
         (["regular", "prefill", "decode"], ["vllm_config.vllm[0]"]),
         (["prefill", "placeholder"], ["vllm_config.vllm[0]"]),
+        (["encoder", "placeholder"], ["vllm_config.vllm[0]"]),
     ],
 )
 def test_roles_come_together(kinds: list[str], places: list[str]) -> None:
     """Prefill and decode groups come together and without regular ones."""
     groups = [group(worker_type=kind, num_gpus=1) for kind in kinds]
     assert refused(config(model(server_groups=groups))) == [(Code.ROLES, place) for place in places]
-
-
-def test_encoder_groups_are_not_planned_yet() -> None:
-    """A worker type that is known and not supported is refused as that."""
-    assert refused(config(model(server_groups=[group(worker_type="encoder")]))) == [
-        (Code.NOT_SUPPORTED, "vllm_config.vllm[0]")
-    ]
 
 
 def test_groups_must_add_up() -> None:

@@ -11,7 +11,8 @@ Ranks of one engine are never held back singly: they wait for each other when th
 up the others' patience. An edge on any rank therefore holds for its engine, and an edge inside an engine says nothing.
 
 Every engine also waits, to go into service, for the router of its model. It then asks to become a member, unless the
-router knows its members already: a PD router does, and so does a router that an edge says to start after the engine.
+router knows its members already (a PD router does, and so does one that an edge says to start after the engine) or
+never sends it anything (encoders are asked by other engines).
 
 With counters an event costs what it changes and not what the fleet holds.
 """
@@ -24,7 +25,7 @@ from attrs import field, frozen
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.lifecycle.records import EngineRecord, ProcessRecord, RouterRecord, UnitRecord
 from vime_core.lifecycle.table import IllegalEvent
-from vime_core.plan import LaunchPlan
+from vime_core.plan import LaunchPlan, Role
 from vime_core.units import EngineId, ProcessId
 
 K = TypeVar("K")
@@ -76,7 +77,7 @@ def connect(plan: LaunchPlan) -> Records:
             for process in sorted(engine.processes, key=lambda p: p.node_rank):
                 _add(records, member, process.id, problems)
             if (own := routers.get(engine.model)) is not None:
-                member.router, member.registers = own, not own.part.pd
+                member.router, member.registers = own, engine.role is Role.REGULAR and not own.part.pd
                 _gate(own, member)
     for i, edge in enumerate(plan.start_order):
         before, after = (records.processes.get(name) for name in edge)

@@ -32,9 +32,6 @@ OWNED: Mapping[str, str] = {
     "data_parallel_size_local": _DP,
     "data_parallel_address": _ADDRESS,
     "data_parallel_rpc_port": _ADDRESS,
-    "data_parallel_external_lb": _DP,
-    "data_parallel_hybrid_lb": _DP,
-    "data_parallel_multi_port_external_lb": _DP,
     "seed": "give `seed`: every engine gets seed + its index",
     "api_key": _NO_SECRETS,
     "ssl_keyfile": _TLS,
@@ -42,6 +39,13 @@ OWNED: Mapping[str, str] = {
     "ssl_ca_certs": _TLS,
 }
 """dest -> what to do instead."""
+
+NOT_YET: Mapping[str, str] = {
+    "data_parallel_external_lb": "replicas are balanced inside the engine; for one endpoint a replica use more engines",
+    "data_parallel_hybrid_lb": "replicas are balanced inside the engine; for one endpoint a host use more engines",
+    "data_parallel_multi_port_external_lb": "replicas are balanced inside the engine",
+}
+"""dest -> what to do, for options that change the layout in a way the planner cannot lay out yet."""
 
 HEAD_ONLY = frozenset({"api_server_count", "enable_scale_out"})
 """dests that belong on a head alone: a headless rank serves no API, and vLLM refuses a server count on one."""

@@ -26,6 +26,11 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
     if len(request.models) > 1 and (request.router.port.given or "prometheus_port" in request.router.options):
         text = f"the given router port goes to {request.models[0].name}; other models' routers get planned ports"
         yield Note("router_port", request.router.port.origin, text)
+    for dest in ("policy", "prefill_policy", "decode_policy"):
+        policy = request.router.options.get(dest)
+        if policy is not None and policy.value == "power_of_two":
+            text = "the router asks engines for /get_load, which vLLM does not serve: choices are as good as random"
+            yield Note("router_policy", policy.origin, text)
 
 
 def option_notes(group: GroupRequest, derived: Iterable[Derived]) -> Iterator[Note]:

@@ -53,3 +53,10 @@ def test_weights_on_cpu_hosts() -> None:
     """On CPU hosts the plan says that vLLM's own ways of weight transfer are not there."""
     cluster = {"nodes": [{"name": "h", "address": "127.0.0.1", "gpus": 2}], "hardware": "cpu"}
     assert notes({**SHARED, "actor_num_gpus_per_node": 2}, cluster) == [("cpu_weight_transfer", "default")]
+
+
+def test_a_policy_that_sees_no_load() -> None:
+    """power_of_two is applied as given, with a note: vllm-router asks for a path that vLLM answers with 404."""
+    assert notes({**ONE, "router_policy": "power_of_two"}) == [("router_policy", "router_policy")]
+    assert notes({**ONE, "vllm_router_policy": "power_of_two"}) == [("router_policy", "vllm_router_policy")]
+    assert notes({**ONE, "router_policy": "round_robin"}) == []

@@ -44,5 +44,6 @@ def planned(options: argparse.Namespace) -> LaunchPlan:
 def merged_arguments(options: argparse.Namespace) -> Mapping[str, object]:
     """Return the arguments of the file, overlaid with those given as flags."""
     vllm = arguments.load_catalogue(options.vllm_version)
-    found = dict(arguments.load_arguments(options.args)) if options.args is not None else {}
+    given = arguments.load_arguments(options.args) if options.args is not None else {}
+    found = {key.replace("-", "_") if isinstance(key, str) else key: value for key, value in given.items()}
     return {**found, **arguments.parse_flags(options.trainer_flags, vllm)}

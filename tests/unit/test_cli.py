@@ -1,0 +1,144 @@
+"""The command line as a user meets it: texts, exit codes, one problem a line, no traceback ever."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vime_adapters.cli.main import VERBS, main
+from vime_adapters.cli.show import runs
+from vime_core import parse
+
+ASK = ["plan", "--cluster", "2x8", "--hf-checkpoint", "m", "--rollout-num-gpus", "8"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return exit code, standard output and standard error of one command."""
+    code = main(list(words))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_plan_as_json_reads_back(capsys, tmp_path: Path) -> None:
+    """--format json prints the plan and nothing else; --out writes the same plan."""
+    code, out, err = run(capsys, *ASK, "--format", "json", "--out", str(tmp_path / "p.json"))
+    assert (code, err) == (0, "")
+    assert parse(out) == parse((tmp_path / "p.json").read_text())
+
+
+def test_plan_as_table_names_everything(capsys) -> None:
+    """The table shows engines, hosts, GPUs, ports, router and weights, and folds runs of GPUs."""
+    _, out, _ = run(capsys, *ASK, "--rollout-num-gpus-per-engine", "8")
+    for word in ("default-0", "node-1", "0-7", "router", "weights", "nccl", "digest"):
+        assert word in out
+
+
+def test_plan_as_shell_is_a_script(capsys) -> None:
+    """--format shell prints a command for every process that a shell reads without complaint."""
+    code, out, _ = run(capsys, *ASK, "--format", "shell", "--vllm-hf-overrides", '{"a": "it\'s"}')
+    assert code == 0
+    assert out.count("serve m") == 8
+    assert subprocess.run(["bash", "-n"], input=out, text=True, check=False).returncode == 0
+
+
+def test_many_engines_are_folded(capsys) -> None:
+    """A fleet of hundreds prints a screen, not hundreds of rows."""
+    _, out, _ = run(
+        capsys, "plan", "--cluster", "40x8", "--hf-checkpoint", "m", "--colocate", "--actor-num-nodes", "40"
+    )
+    assert "and 256 more engines" in out
+
+
+def test_refusals_are_one_a_line(capsys) -> None:
+    """A refused request prints nothing on standard output, and every problem on its own line after its code."""
+    code, out, err = run(capsys, *ASK, "--vllm-data-parallel-size", "0", "--vllm-mem-fraction-static", "1")
+    assert (code, out) == (2, "")
+    assert [line[:7] for line in err.splitlines()] == ["VIME105"]
+    code, out, err = run(capsys, *ASK, "--vllm-data-parallel-size", "0")
+    assert (code, out, err[:7]) == (2, "", "VIME206")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--args", "/nonexistent.yaml"],
+        ["--vllm-version", "0.1.0"],
+        ["--cluster", "nonsense"],
+        ["--cluster", "local:0"],
+        ["--vllm-config", "/nonexistent.yaml"],
+    ],
+)
+def test_files_and_names_that_are_not_there(capsys, words: list[str]) -> None:
+    """What cannot be read or is not known is refused with its place, like any other problem."""
+    code, out, err = run(capsys, *ASK, *words)
+    assert (code, out, err[:4]) == (2, "", "VIME")
+    assert words[1].split(":")[0] in err or "No such file" in err
+
+
+def test_files_of_the_wrong_kind(capsys, tmp_path: Path) -> None:
+    """Arguments that are a list, and YAML that is none, are refused."""
+    path = tmp_path / "a.yaml"
+    for text in ("[1, 2]", "{", "\x00"):
+        path.write_text(text)
+        assert run(capsys, *ASK, "--args", str(path))[0] == 2
+
+
+def test_flags_win_over_the_file(capsys, tmp_path: Path) -> None:
+    """An argument given both ways has the flag's value, whatever its spelling in the file."""
+    path = tmp_path / "a.yaml"
+    path.write_text("rollout-num-gpus: 4\nseed: 7\n")
+    _, out, _ = run(capsys, *ASK, "--args", str(path), "--format", "json")
+    assert [e["seed"] for e in json.loads(out)["engines"]] == list(range(7, 15))
+
+
+def test_a_config_json_tells_the_kind_of_model(capsys, tmp_path: Path) -> None:
+    """A local model's config.json settles whether it has experts, without --moe or --dense."""
+    (tmp_path / "config.json").write_text(json.dumps({"num_experts": 8, "num_key_value_heads": 2}))
+    words = ["plan", "--cluster", "1x8", "--hf-checkpoint", str(tmp_path), "--debug-rollout-only"]
+    words += ["--rollout-num-gpus", "8", "--rollout-num-gpus-per-engine", "8", "--vllm-pipeline-parallel-size", "2"]
+    _, out, _ = run(capsys, *words, "--format", "json")
+    assert "--enforce-eager" in json.loads(out)["engines"][0]["processes"][0]["argv"]
+
+
+def test_errors_explains_codes(capsys) -> None:
+    """`vime errors` prints one code, all of them, or says that there is none such."""
+    code, out, _ = run(capsys, "errors", "vime301")
+    assert (code, out.startswith("VIME301  group oversubscribed.")) == (0, True)
+    assert len(run(capsys, "errors")[1].splitlines()) > 30
+    assert run(capsys, "errors", "VIME999")[0] == 2
+
+
+def test_verbs_of_a_fleet_that_never_was(capsys, tmp_path: Path) -> None:
+    """status, down and generate say that there is no fleet, and where they looked."""
+    for words in (["status"], ["down"], ["generate", "1"]):
+        code, _, err = run(capsys, *words, "--state-dir", str(tmp_path))
+        assert code == 2
+        assert str(tmp_path) in err
+    assert run(capsys, "status", "--name", "../x")[0] == 2
+
+
+def test_help_needs_nothing(capsys) -> None:
+    """`vime` alone prints its verbs; a word that is none of them, or a stray flag, is an error of usage."""
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+    for words in (["fly"], ["status", "--rollout-num-gpus", "8"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 2
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+    """`vime plan | head -1` ends quietly."""
+    command = f"{sys.executable} -m vime_adapters.cli.main {' '.join(ASK)} --format json | head -c 1"
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_runs_of_gpu_ids() -> None:
+    """Numbers in a row are folded, others are not."""
+    assert runs(["0", "1", "2", "5", "GPU-a", "7", "8"]) == "0-2,5,GPU-a,7-8"

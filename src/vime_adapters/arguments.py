@@ -30,7 +30,7 @@ def read_yaml(path: Path, where: str) -> object:
     return value
 
 
-def load_arguments(path: Path) -> Mapping[str, object]:
+def load_arguments(path: Path) -> Mapping[object, object]:
     """Return the trainer arguments of a YAML file. Raises PlanRefused when it holds no mapping."""
     value = read_yaml(path, "args")
     if not isinstance(value, Mapping):

@@ -41,7 +41,7 @@ def planned(options: argparse.Namespace) -> LaunchPlan:
     return make_plan(args, cluster, vllm=vllm, models=models)
 
 
-def merged_arguments(options: argparse.Namespace) -> Mapping[str, object]:
+def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
     """Return the arguments of the file, overlaid with those given as flags."""
     vllm = arguments.load_catalogue(options.vllm_version)
     given = arguments.load_arguments(options.args) if options.args is not None else {}

@@ -13,6 +13,7 @@ import yaml
 from vime_adapters.vllm import catalogues
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
 from vime_core.flags import from_flags
+from vime_core.vllm.releases import borrowed, nearest
 from vime_core.sizes import size_of
 
 
@@ -69,14 +70,18 @@ def load_cluster(text: str) -> Cluster:
 def load_catalogue(version: str | None) -> Catalogue:
     """Return the option catalogue of a vLLM release, the default's for None.
 
-    Raises PlanRefused when no catalogue of that release comes with Vime.
+    A release that was never read borrows the flags of the nearest one that was, and says so. Raises PlanRefused for a
+    text that is no release.
     """
     if version is None or version == DEFAULT_VLLM.version:
         return DEFAULT_VLLM
-    if version not in catalogues.available():
-        known = ", ".join(catalogues.available())
-        raise PlanRefused((Problem(Code.VALUE, "vllm_version", version, f"one of {known}"),))
-    return Catalogue.of(version, catalogues.load_rows(version))
+    known = catalogues.available()
+    try:
+        chosen, note = nearest(version, known), borrowed(version, known)
+    except ValueError:
+        found = f"one such as {known[-1]}"
+        raise PlanRefused((Problem(Code.VALUE, "vllm_version", version, found),)) from None
+    return Catalogue.of(version, catalogues.load_rows(chosen), note)
 
 
 _EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")

@@ -8,6 +8,7 @@ from vime_core.plan import Note, Source
 from vime_core.request import GroupRequest, RolloutRequest
 from vime_core.topology import ModelFacts
 from vime_core.vllm.catalogue import truth
+from vime_core.vllm.releases import deprecation
 
 
 def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster: Cluster) -> Iterator[Note]:
@@ -33,8 +34,8 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
             yield Note("router_policy", policy.origin, text)
 
 
-def option_notes(group: GroupRequest, derived: Iterable[Derived]) -> Iterator[Note]:
-    """Yield notes about options set for a group by a guard or a connector, and about user values that replace ours."""
+def option_notes(group: GroupRequest, derived: Iterable[Derived], version: str) -> Iterator[Note]:
+    """Yield notes about a group's options: set by a guard or a connector, replacing ours, or going away in vLLM."""
     for extra in derived:
         given = group.vllm.get(extra.dest)
         if given is None and extra.reason.source in {Source.GUARD, Source.CONNECTOR}:
@@ -42,3 +43,7 @@ def option_notes(group: GroupRequest, derived: Iterable[Derived]) -> Iterator[No
         elif given is not None and isinstance(extra.value, bool) and truth(given.value) is False:
             text = f"{given.origin} is applied as given, against the planner's choice ({extra.reason.text})"
             yield Note("user_choice", given.origin, text)
+    for dest in sorted(group.vllm):
+        told = deprecation(dest, version)
+        if told is not None:
+            yield Note("deprecated", group.vllm[dest].origin, f"{dest}: {told}")

@@ -3,7 +3,11 @@
 from vime_core.errors import Code, Problem
 from vime_core.vllm.catalogue import Catalogue, spell
 from vime_core.vllm.owned import NOT_YET, OWNED
+from vime_core.vllm.releases import arrival, replacement
 from vime_core.vllm.sglang import HOW, SGLANG
+
+ROUTER = "router_"
+"""How router options are spelt; all others are vLLM's."""
 
 
 def check_option(
@@ -32,6 +36,10 @@ def check_option(
 
 def unknown_option(where: str, dest: str, catalogue: Catalogue, prefix: str) -> Problem:
     """Return the refusal of an option that the release does not have, with the one that was probably meant."""
+    release = catalogue.version
+    told = None if prefix == ROUTER else replacement(dest, release) or arrival(dest, release)
+    if told:
+        return Problem(Code.REMOVED, where, dest, f"an option of vLLM {release}", told)
     near = catalogue.nearest(dest)
     allowed = f"did you mean {prefix}{near}?" if near else f"an option of release {catalogue.version}"
     return Problem(Code.UNKNOWN_ARGUMENT, where, dest, allowed)

@@ -84,7 +84,8 @@ def _assemble(
         router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
         engines += (address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model)
     problems += twin_problems(engines)
-    notes = list(request_notes(request, facts, cluster))
+    notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
+    notes += request_notes(request, facts, cluster)
     planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
     notes += memory_notes(request, placed, facts, cluster.hardware, vllm)
     others = _external(request, external, vllm.version, notes)
@@ -181,7 +182,7 @@ def _engines(
             guard_problems(group, shape, moe, problems)
             urls = encoders.get(model.name, ())
             derived = derived_options(request, model, group, shape, colocated, moe, cluster, urls)
-            notes += option_notes(group, derived)
+            notes += option_notes(group, derived, vllm.version)
             shared[key] = group_args(group, shape, model.path, derived, vllm, cluster.hardware, problems)
         seed = request.seed + draft.index
         processes = []

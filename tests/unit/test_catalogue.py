@@ -168,9 +168,3 @@ def test_lines_that_cannot_be_read(line: str) -> None:
 def test_nearest_name(name: str, meant: str | None) -> None:
     """A misspelt or shortened name leads to the option that was meant, nonsense to none."""
     assert DEFAULT_VLLM.nearest(name) == meant
-
-
-def test_releases_compare_as_numbers() -> None:
-    """A version is its first three numbers, whatever build it is of."""
-    assert Catalogue("0.32.0+cpu.1", ()).release == (0, 32, 0)
-    assert Catalogue("0.9.0", ()).release < Catalogue("0.10.1rc1", ()).release

@@ -65,7 +65,7 @@ def test_refusals_are_one_a_line(capsys) -> None:
     "words",
     [
         ["--args", "/nonexistent.yaml"],
-        ["--vllm-version", "0.1.0"],
+        ["--vllm-version", "soon"],
         ["--cluster", "nonsense"],
         ["--cluster", "local:0"],
         ["--vllm-config", "/nonexistent.yaml"],

@@ -46,4 +46,5 @@ def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
     vllm = arguments.load_catalogue(options.vllm_version)
     given = arguments.load_arguments(options.args) if options.args is not None else {}
     found = {key.replace("-", "_") if isinstance(key, str) else key: value for key, value in given.items()}
-    return {**found, **arguments.parse_flags(options.trainer_flags, vllm)}
+    found.update(arguments.parse_flags(options.trainer_flags, vllm))
+    return found

@@ -47,10 +47,14 @@ class Flag:
 
 @frozen
 class Catalogue:
-    """All options of one release, by flag and by dest."""
+    """All options of one release, by flag and by dest.
+
+    ``stand_in`` says whose flags these are where the release itself was never read, None otherwise.
+    """
 
     version: str
     flags: tuple[Flag, ...]
+    stand_in: str | None = None
     _by_dest: Mapping[str, Flag] = field(init=False, repr=False, eq=False)
     _by_token: Mapping[str, Flag] = field(init=False, repr=False, eq=False)
 
@@ -63,14 +67,9 @@ class Catalogue:
         return {t: f for f in self.flags for t in (f.flag, *f.aliases, *((f.negative,) if f.negative else ()))}
 
     @classmethod
-    def of(cls, version: str, rows: Iterable[Row]) -> "Catalogue":
+    def of(cls, version: str, rows: Iterable[Row], stand_in: str | None = None) -> "Catalogue":
         """Return the catalogue of ``version`` from its rows."""
-        return cls(version, tuple(Flag(*row) for row in rows))
-
-    @property
-    def release(self) -> tuple[int, ...]:
-        """The version as numbers, for comparing releases: "0.32.0+cpu" is (0, 32, 0)."""
-        return tuple(int(n) for n in re.findall(r"\d+", self.version.split("+")[0])[:3])
+        return cls(version, tuple(Flag(*row) for row in rows), stand_in)
 
     def get(self, dest: str) -> Flag | None:
         """Return the option that fills ``dest``, or None."""

@@ -29,8 +29,9 @@ from vime_adapters.vllm.parser_rows import rows_of
 COMMAND = "python -m vime_adapters.vllm.extract"
 
 _PARSER_HOMES = (
-    "vllm.entrypoints.launchers.cli_args",  # 0.32
-    "vllm.entrypoints.openai.cli_args",  # 0.22
+    "vllm.entrypoints.common.cli_args",  # 0.33
+    "vllm.entrypoints.launchers.cli_args",  # 0.29 to 0.32
+    "vllm.entrypoints.openai.cli_args",  # up to 0.28
 )
 
 _ROW_TYPE = """\

@@ -14,6 +14,8 @@ from vime_core.errors import PlanRefused
 
 VERBS = {
     "plan": "turn trainer arguments into a launch plan and print it",
+    "explain": "say why every flag, entry, port and GPU of a plan is what it is",
+    "diff": "say what changes between two plans, and in which order",
     "up": "carry a plan out on this machine and stay with it",
     "status": "say how a fleet is doing",
     "down": "end a fleet and everything it started",

@@ -13,8 +13,8 @@ import yaml
 from vime_adapters.vllm import catalogues
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
 from vime_core.flags import from_flags
-from vime_core.vllm.releases import borrowed, nearest
 from vime_core.sizes import size_of
+from vime_core.vllm.releases import borrowed, nearest
 
 
 def read_yaml(path: Path, where: str) -> object:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from attrs import evolve
+
 from vime_adapters import arguments
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Driver
@@ -29,6 +31,7 @@ from vime_core import Cluster, LaunchPlan, ModelFacts, PlanRefused, make_plan
 from vime_core.errors import Code, Problem, shown
 from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.report import Status, as_json
+from vime_core.moved import moved
 from vime_core.seams import Executor
 
 OnChange = Callable[[Status], None]
@@ -248,8 +251,8 @@ def start(
 
 
 def check_local(plan: LaunchPlan) -> None:
-    """Raise PlanRefused when this machine cannot be the plan's host: an address that is not its own, a port in use."""
-    problems = []
+    """Raise PlanRefused when this machine is not the one planned for, or a port is in use, naming its owner."""
+    problems: list[Problem] = []
     leased = leases.leased_intervals()
     used = {p.address for e in plan.engines for p in e.processes} | {r.address for r in plan.routers}
     foreign = {address for address in used if not local.is_own(address)}
@@ -257,6 +260,9 @@ def check_local(plan: LaunchPlan) -> None:
         allowed = "addresses of this machine, for the subprocess executor"
         problems.append(Problem(Code.FACTS_MOVED, "cluster", address, allowed))
     if not problems:
+        here = local.observe()
+        free = evolve(here, nodes=tuple(evolve(n, busy_ports=(), reserved_ports=()) for n in here.nodes))
+        problems += moved(plan.cluster, free, plan)
         for process, address, name, interval in leases.uses_of(plan):
             taken = next((other for other in leased if other.meets(interval)), None)
             if taken is not None:

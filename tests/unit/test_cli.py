@@ -142,3 +142,31 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
 def test_runs_of_gpu_ids() -> None:
     """Numbers in a row are folded, others are not."""
     assert runs(["0", "1", "2", "5", "GPU-a", "7", "8"]) == "0-2,5,GPU-a,7-8"
+
+
+def test_up_takes_a_plan_or_arguments_never_both(capsys, tmp_path: Path) -> None:
+    """A plan file beside trainer arguments is refused; the value of a flag is never taken for a plan file."""
+    code, _, err = run(capsys, "up", "p.json", "--hf-checkpoint", "m", "--state-dir", str(tmp_path))
+    assert (code, err[:7]) == (2, "VIME106")
+    code, _, err = run(capsys, "up", "p.json", "--args", "a.yaml", "--state-dir", str(tmp_path))
+    assert (code, err[:7]) == (2, "VIME106")
+    code, _, err = run(capsys, "up", str(tmp_path / "p.json"), "--state-dir", str(tmp_path))
+    assert (code, err[:7]) == (2, "VIME802")
+    code, _, err = run(capsys, "up", "--hf-checkpoint", "tiny", "--state-dir", str(tmp_path))
+    assert (code, "VIME107" in err, "rollout_num_gpus" in err) == (2, True, True)
+
+
+def test_a_fleet_that_ended_cannot_serve(capsys, tmp_path: Path) -> None:
+    """A status that says serving counts for nothing once nobody owns the folder."""
+    from vime_adapters.state import StateFolder
+    from vime_core import Cluster, make_plan
+
+    state = StateFolder(tmp_path)
+    args = {"hf_checkpoint": "m", "debug_rollout_only": True, "rollout_num_gpus": 1}
+    state.claim("f", make_plan(args, Cluster.uniform(1, 1)))
+    state.write_status({"state": "serving", "can_serve": True, "why": "all"})
+    assert run(capsys, "status", "--state-dir", str(tmp_path))[0] == 0
+    state.release()
+    code, out, _ = run(capsys, "status", "--state-dir", str(tmp_path))
+    assert (code, "stopped" in out) == (1, True)
+    assert run(capsys, "down", "--state-dir", str(tmp_path))[0] == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vime_adapters import arguments
 from vime_adapters.preflight.observed import observed
-from vime_core import LaunchPlan, ModelFacts, make_plan
+from vime_core import Code, LaunchPlan, ModelFacts, PlanRefused, Problem, make_plan
 
 
 def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | None = None) -> None:
@@ -48,3 +48,18 @@ def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
     found = {key.replace("-", "_") if isinstance(key, str) else key: value for key, value in given.items()}
     found.update(arguments.parse_flags(options.trainer_flags, vllm))
     return found
+
+
+def plan_file(options: argparse.Namespace) -> Path | None:
+    """Return the plan file among the words, or None when a plan is to be made.
+
+    It comes with the trainer's flags: as a positional of its own it would swallow the value of one of them. Raises
+    PlanRefused for a file beside arguments to make a plan from.
+    """
+    words = options.trainer_flags
+    if not words or words[0].startswith("-"):
+        return None
+    if len(words) > 1 or options.args is not None:
+        found = " ".join(words) + (f" --args {options.args}" if options.args is not None else "")
+        raise PlanRefused((Problem(Code.EXCLUSIVE, "PLAN", found, "a plan, or what to make one from"),))
+    return Path(words[0])

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-from vime_core.plan import Engine, LaunchPlan, Process
+from vime_core.plan import Engine, LaunchPlan, Process, Router
 
 _MANY = 64
 """Engines beyond so many are folded: like rows are shown once with their count."""
@@ -29,14 +29,8 @@ def show_table(plan: LaunchPlan, out: IO[str]) -> None:
     if len(plan.engines) > _MANY:
         console.print(f"... and {len(plan.engines) - _MANY} more engines (--format json shows all)")
     for router in plan.routers:
-        members = (
-            f"{len(router.prefill_urls)} prefill, {len(router.decode_urls)} decode"
-            if router.pd
-            else (f"{_count(len(router.worker_urls), 'worker')} register when ready")
-        )
-        console.print(
-            f"router   {router.model}: {router.mode} at {router.url} on {router.node} ({members})", highlight=False
-        )
+        where = f"{router.mode} at {router.url} on {router.node}"
+        console.print(f"router   {router.model}: {where} ({_members(plan, router)})", highlight=False)
     for sync in plan.weight_sync:
         kinds = [(t, len(list(g))) for t, g in groupby(m.transport.value for m in sync.engines)]
         ways = ", ".join(f"{_count(n, 'engine')} by {t}" for t, n in kinds)
@@ -44,6 +38,17 @@ def show_table(plan: LaunchPlan, out: IO[str]) -> None:
         console.print(f"weights  {sync.model}: {ways}{group}; {sync.calls} control calls an engine", highlight=False)
     for note in plan.notes:
         console.print(f"note     {note.where}: {note.text}", highlight=False, markup=False)
+
+
+def _members(plan: LaunchPlan, router: Router) -> str:
+    """Return who is behind a router and how it learns of them."""
+    if router.pd:
+        return f"{len(router.prefill_urls)} prefill, {len(router.decode_urls)} decode, known from its start"
+    others = sum(not e.processes for e in plan.engines if e.model == router.model)
+    own = len(router.worker_urls) - others
+    parts = [f"{_count(own, 'head')} to register when ready"] * bool(own)
+    parts += [f"{_count(others, 'external engine')} known from its start"] * bool(others)
+    return ", ".join(parts) or "no engines"
 
 
 def _count(n: int, what: str) -> str:

@@ -23,6 +23,8 @@ def run(options: argparse.Namespace) -> int:
     if owner is not None and not owner.is_alive():
         why = f"its driver, pid {owner.pid}, is gone without a word; `vime down` ends what may be left"
         found |= {"state": "failed", "can_serve": False, "why": why}
+    elif owner is None and found["state"] not in {"failed", "stopped"}:
+        found |= {"state": "stopped", "can_serve": False, "why": "it has ended; this is the last that was heard of it"}
     if options.format == "json":
         print(json.dumps({"owner": owner.pid if owner else None, "path": str(state.path), **found}, indent=1))
     else:

@@ -1,4 +1,7 @@
-"""``vime up``: carry a plan out on this machine, show how it comes up, stay until it ends or is told to."""
+"""``vime up``: carry a plan out on this machine, show how it comes up, stay until it ends or is told to.
+
+``vime up PLAN`` applies a file of ``vime plan --out`` as it is; without one, the plan is made from request options.
+"""
 
 import argparse
 import signal
@@ -6,7 +9,7 @@ import sys
 from pathlib import Path
 
 from vime_adapters.cli.progress import Progress, summary
-from vime_adapters.cli.request import add_request_options, planned
+from vime_adapters.cli.request import add_request_options, plan_file, planned
 from vime_adapters.cli.where import add_where, folder_of
 from vime_core import LaunchPlan, PlanRefused, parse
 from vime_core.errors import Code, Problem
@@ -16,9 +19,7 @@ TAKES_TRAINER_FLAGS = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
-    parser.add_argument(
-        "plan", nargs="?", type=Path, metavar="PLAN", help="a file of `vime plan --out`, applied as it is"
-    )
+    parser.usage = "vime up [-h] [PLAN | request options] [--name NAME | --state-dir DIR]"
     add_request_options(parser, cluster_default="local")
     add_where(parser)
 
@@ -27,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Start the fleet and stay with it. Returns 0 when it was told to end, 1 when it failed."""
     from vime_adapters.launch import FleetFailed, start
 
-    source = plan_of(options.plan) if options.plan is not None else (lambda: planned(options))
+    path = plan_file(options)
+    source = plan_of(path) if path is not None else (lambda: planned(options))
     with Progress() as progress:
         fleet = start(source, state_dir=folder_of(options), on_change=progress.show)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,13 +17,10 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"vllm_router_policy": "random"},
     {"vllm_server_concurrency": 3},
     {"vllm_weight_transfer_timeout_sec": 77},
-    {"vllm_weight_transfer_timeout_sec": 1.5},
     {"update_weight_transport": "disk"},
     {"debug_rollout_only": True, "colocate": None},
 )
 """Changes of arguments that leave most of a plan, from none at all to the whole weight sync."""
-
-SIZES = ("rollout_num_gpus", "rollout_num_gpus_per_engine")
 
 
 def relabelled(plan: LaunchPlan, text: str) -> LaunchPlan:
@@ -64,18 +61,20 @@ def _other_story(draw: st.DrawFn, story: Story) -> LaunchPlan | None:
 
 
 _MADE = made()
-_APART = made(forms=("plain", "yaml"), modes=("apart",))
+_APART = made(forms=("plain", "yaml"), modes=("apart", "apart", "colocated"))
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
     """Return two plans, in either order."""
-    how = pick(draw, ("arguments", "arguments", "ranks", "another", "texts"))
-    one = draw(_APART if how == "ranks" else _MADE)
+    how = pick(draw, ("arguments", "arguments", "ranks", "sender", "another", "texts"))
+    one = draw(_APART if how in {"ranks", "sender"} else _MADE)
     if how == "texts":
         two = relabelled(one.plan, "because")
     elif how == "ranks":
         two = evolve(one.plan, weight_sync=tuple(map(dealt_anew, one.plan.weight_sync)))
+    elif how == "sender":
+        two = evolve(one.plan, weight_sync=tuple(evolve(s, timeout=s.timeout + 1) for s in one.plan.weight_sync))
     else:
         other = _other_story(draw, one.story) if how == "arguments" else None
         two = other if other is not None else draw(_MADE).plan

@@ -107,8 +107,13 @@ def shown(value: object) -> str:
             text = repr(value)
         except Exception as error:
             text = f"<{type(value).__name__}, unprintable: {type(error).__name__}>"
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    text = one_line(text)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+def one_line(text: str) -> str:
+    """Return a text of ours, in which a name of the user's may stand, with what cannot be printed escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 _DEEPEST, _MOST, _LARGEST = 50, 100_000, 1 << 64
@@ -152,8 +157,8 @@ class Problem:
     code: Code
     where: str = field(converter=shown)
     found: str = field(converter=shown)
-    allowed: str
-    hint: str = field()
+    allowed: str = field(converter=one_line)
+    hint: str = field(converter=one_line)
 
     @hint.default
     def _usual_remedy(self) -> str:

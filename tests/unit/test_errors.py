@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases.ask import SHARED
 from tests.cases.offences import ELSEWHERE, OFFENCES, committed
 
-from vime_core import Code, PlanRefused, Problem
+from vime_core import Cluster, Code, PlanRefused, Problem, make_plan
 from vime_core.errors import shown
 
 ROOT = Path(__file__).parents[2]
@@ -108,3 +109,11 @@ def test_the_page_is_current() -> None:
     command = [sys.executable, str(ROOT / "tools" / "make_errors.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_users_name_cannot_break_the_line() -> None:
+    """A name of the user's that stands in what is allowed, or in the hint, is escaped like what was found."""
+    with pytest.raises(PlanRefused) as refused:
+        make_plan({**SHARED, "sglang_a\n\x1bb": 1}, Cluster.uniform(1, 8))
+    assert str(refused.value).isprintable()
+    assert r"write vllm_a\x0a\x1bb" in str(refused.value)

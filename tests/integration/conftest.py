@@ -8,7 +8,7 @@ import psutil
 import pytest
 from attrs import frozen
 
-from vime_adapters.launch import Fleet, launch
+from vime_adapters.fleet import Fleet, launch
 from vime_adapters.preflight.leases import uses_of
 from vime_adapters.preflight.local import listening_ports
 from vime_adapters.subprocess.fleet import fleet_members

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import Traces, launch, quick
 
-from vime_adapters.launch import FleetFailed
+from vime_adapters.fleet import FleetFailed
 from vime_adapters.state import StateFolder
 from vime_adapters.vllm.generate import Sampling
 from vime_core import parse

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.conftest import Running, child_titled, quick, sampled, serving, tokens
 
-from vime_adapters.launch import FleetFailed
+from vime_adapters.fleet import FleetFailed
 from vime_adapters.vllm.generate import Generation
 
 pytestmark = pytest.mark.engine

@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start the fleet and stay with it. Returns 0 when it was told to end, 1 when it failed."""
-    from vime_adapters.launch import FleetFailed, start
+    from vime_adapters.fleet import FleetFailed, start
 
     path = plan_file(options)
     source = plan_of(path) if path is not None else (lambda: planned(options))

@@ -38,6 +38,7 @@ def flag(kind: str = "str", action: str = "store", **more: object) -> Flag:
         ("str", 7, "7"),
         ("str", True, "true"),
         ("str", "a\0b", None),
+        ("str", "\ud800", None),
         ("str", None, None),
         ("str", ["a"], None),
         ("str", object(), None),

@@ -144,6 +144,13 @@ def test_facts_that_are_no_cluster(facts: object) -> None:
     assert refusals(facts)[0] == (Code.CLUSTER_SHAPE, "cluster")
 
 
+def test_facts_nobody_could_print() -> None:
+    """Facts that hold themselves, or numbers of thousands of digits, are refused without being walked through."""
+    looped: dict[str, object] = {"nodes": []}
+    looped["nodes"] = [looped]
+    assert refusals(looped) == refusals({"nodes": 10**5000}) == [(Code.CLUSTER_SHAPE, "cluster")]
+
+
 @pytest.mark.parametrize("facts", [{}, {"nodes": []}, {"nodes": None}])
 def test_a_cluster_needs_hosts(facts: object) -> None:
     """A file without hosts is refused."""

@@ -10,7 +10,7 @@ from tests.cases.ask import SHARED
 from tests.cases.offences import ELSEWHERE, OFFENCES, committed
 
 from vime_core import Cluster, Code, PlanRefused, Problem, make_plan
-from vime_core.errors import shown
+from vime_core.errors import showable, shown
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,6 +78,40 @@ def test_values_are_shown_on_one_short_line(value: object, text: str) -> None:
     """Any value becomes a short printable text, the empty one quoted, whatever its type does."""
     assert shown(value) == text
     assert shown(value).isprintable()
+
+
+def nested(depth: int) -> list:
+    """Return lists in lists."""
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def looped() -> list:
+    """Return a list that holds itself, as YAML can write it."""
+    value: list = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "can"),
+    [
+        (7, True),
+        ({"a": [1, {"b": {2}}]}, True),
+        (nested(40), True),
+        (nested(60), False),
+        (looped(), False),
+        ([[0] * 400] * 400, False),
+        (1 << 64, False),
+        ({1 << 70: "a"}, False),
+    ],
+    ids=["number", "mapping", "deep", "too deep", "looped", "too many", "too large", "too large a key"],
+)
+def test_what_can_be_printed_at_all(value: object, can: bool) -> None:
+    """Values that Python could not print, or only for hours, are told apart before anybody tries."""
+    assert showable(value) is can
 
 
 def test_a_type_whose_text_has_control_characters() -> None:

@@ -32,7 +32,7 @@ def environment_differs(process: Process, wanted: dict[str, str | None]) -> list
 
 def spread(plan: LaunchPlan, name: str) -> list[object]:
     """Return an environment entry, or a port interval with its host, of every head."""
-    heads = [engine.processes[0] for engine in plan.engines]
+    heads = [head for engine in plan.engines for head in engine.processes[:1]]
     if name.isupper():
         return [value_in(head, name) for head in heads]
     return [(head.node, use.interval) for head in heads for use in head.ports if use.name == name]
@@ -56,7 +56,8 @@ def test_accepted(case: Case) -> None:
             assert [piece for piece in case.every if f" {piece} " not in f" {line_of(process)} "] == []
             assert [piece for piece in case.nowhere if f" {piece} " in f" {line_of(process)} "] == []
             assert environment_differs(process, dict(case.env)) == []
-        assert environment_differs(engine.processes[0], dict(case.heads)) == []
+        for head in engine.processes[:1]:
+            assert environment_differs(head, dict(case.heads)) == []
     for found in plan.routers:
         assert [piece for piece in case.router_has if f" {piece} " not in f" {line_of(found)} "] == []
     for name in case.apart:

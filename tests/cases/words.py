@@ -27,7 +27,7 @@ def engine(found: Engine) -> str:
     words = [] if found.role is Role.REGULAR else [found.role.value]
     sizes = {"tp": found.tp, "pp": found.pp, "dp": found.dp, "pcp": found.pcp, "ep": found.ep}
     words += [f"{name}{size}" for name, size in sizes.items() if size > 1 or name == "tp"]
-    places = [f"{p.node}:{runs(p.gpus)}" for p in found.processes]
+    places = [f"{p.node}:{runs(p.gpus)}" for p in found.processes] or [found.url]
     return " ".join([*words, "@", *places])
 
 
@@ -47,7 +47,9 @@ def router(found: Router) -> str:
 def _member(found: WeightMember) -> str:
     if found.transport is Transport.IPC:
         return f"ipc of {runs(found.trainer_ranks)}"
-    first = found.rank_offset or 0
+    if found.rank_offset is None:
+        return found.transport.value
+    first = found.rank_offset
     return f"{found.transport.value} {runs(range(first, first + found.span))}"
 
 

@@ -16,7 +16,7 @@ from vime_core.reading import ALLOWED, Reader, understood
 from vime_core.request import GroupRequest, ModelRequest
 from vime_core.setting import Setting
 from vime_core.vllm.catalogue import Catalogue
-from vime_core.vllm.owned import ENV_OWNED
+from vime_core.vllm.owned import ENV_OWNED, OWNED
 
 Options = Mapping[str, Setting[object]]
 Notes = list[tuple[str, str, str]]
@@ -196,7 +196,7 @@ class _Config:
             at = f"{where}.{key}.{dest}"
             if not isinstance(dest, str):
                 self.problem(Code.UNKNOWN_KEY, at, dest, "option names as texts")
-            elif wanted is None:
+            elif wanted is None and self.vllm.get(dest) is not None and dest not in OWNED:
                 options.pop(dest, None)
             elif check_option(dest, at, wanted, self.vllm, "", self.reader.problems):
                 options[dest] = Setting(wanted, at, wanted)

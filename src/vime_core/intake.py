@@ -83,8 +83,9 @@ def _is_default(name: str, value: object, vllm: Catalogue, router: Catalogue) ->
 
 
 def _same(flag: Flag, value: object) -> bool:
-    if type(value) is type(flag.default):
-        return bool(value == flag.default)
+    held = tuple(value) if isinstance(value, list) else value  # a catalogue holds lists as tuples
+    if type(held) is type(flag.default):
+        return bool(held == flag.default)
     return repr(value) == flag.default
 
 
@@ -97,8 +98,12 @@ def _options(
         if not name.startswith(prefix) or name in LAUNCHER:
             continue
         dest = name.removeprefix(prefix)
-        if catalogue.get(dest) is None and catalogue.get(dest.removeprefix("router_")) is not None:
-            dest = dest.removeprefix("router_")
+        if prefix == "router_" and catalogue.get(dest) is None:
+            bare = dest.removeprefix("router_")  # some trainers prefix the router's own prefixed names once more
+            dest = bare if catalogue.get(bare) is not None else dest
+        if dest in found:
+            one = f"one of {name}, {found[dest].origin}"
+            problems.append(Problem(Code.EXCLUSIVE, name, merged[name], one))
         owned = ROUTER_OWNED.get(dest) if prefix == "router_" else None
         if owned is not None:
             problems.append(Problem(Code.OWNED, name, merged[name], "nothing", owned))

@@ -5,7 +5,7 @@
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 PROFILES = {"ci": 40, "tenfold": 400, "nightly": 4000}
 """Examples of a law, unless it asks for more or fewer with ``tests.strategies.effort``."""
@@ -18,6 +18,7 @@ for name, examples in PROFILES.items():
         database=None,
         deadline=None,
         print_blob=True,
+        phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -156,10 +156,12 @@ def test_values_an_option_cannot_take(name: str, value: object) -> None:
 
 
 def test_router_prefix_may_be_doubled() -> None:
-    """The router's parser spells some options with its own prefix again; both ways are understood."""
+    """The router's parser spells some options with its own prefix again; either way is understood, not both."""
     router = plan({**SIX, "router_router_policy": "random"}).routers[0]
     assert "random" in router.argv
     assert "0.5" in plan({**SIX, "router_router_temperature": 0.5}).routers[0].argv
+    both = {"router_policy": "random", "router_router_policy": "random"}
+    assert refused({**SIX, **both}) == [(Code.EXCLUSIVE, "router_router_policy")]
 
 
 def test_launcher_names_for_router_options() -> None:

@@ -22,6 +22,7 @@ from vime_core.lifecycle.machine import Machine
 from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.states import EngineState, FleetState, ProcessState, RouterState
 from vime_core.lifecycle.table import IllegalEvent
+from vime_core.plan import Role
 
 PATIENCE = Policy(spawned_deadline=180.0, loading_deadline=1800.0, compiling_deadline=1800.0, listening_deadline=300.0)
 
@@ -85,6 +86,27 @@ class TestStart:
         life.run(100)
         assert life.commands(Spawn)[-1] == Spawn("router-m")
         assert life.commands(Register) == []
+        assert life.state is FleetState.SERVING
+
+    def test_ready_engines_wait_as_long_as_it_takes(self):
+        """An engine that is ready has no deadline while the router waits for a slower one."""
+        plan = hand_plan(Shape("m", engines=2, router="pd"))
+        life = Life.of(plan, {"m-1.0": Fate(phases=(1.0, 1500.0, 3000.0), works=3000.0)}).start().run(4000)
+        assert life.state is FleetState.SERVING
+
+    def test_pd_engines_never_register(self):
+        """A PD router's engines do not register, not even in a plan without a start order."""
+        plan = evolve(hand_plan(Shape("m", engines=2, router="pd")), start_order=())
+        life = Life.of(plan).start().run(60)
+        assert life.commands(Register) == []
+        assert life.state is FleetState.SERVING
+
+    def test_encoders_are_no_members(self):
+        """An encoder serves other engines: it goes into service with its model's router and does not register."""
+        plan = hand_plan(Shape("m", engines=2))
+        plan = evolve(plan, engines=(evolve(plan.engines[0], role=Role.ENCODER), plan.engines[1]))
+        life = Life.of(plan).start().run(60)
+        assert life.commands(Register) == [Register("m-1", "router-m")]
         assert life.state is FleetState.SERVING
 
     def test_static_router_starts_after_its_members(self):
@@ -281,6 +303,12 @@ class TestFailureWhileStarting:
         assert (fault.code, fault.at) == (Code.START_DEADLINE, 180.0)
         assert fault.reason == "m-0.0 made no progress in 180 s: starting"
 
+    def test_time_counts_from_the_birth(self):
+        """An executor that is slow to start a process does not cost the process its own time."""
+        fate = Fate(birth=100.0, phases=QUIET, works=None)
+        life = Life.of(hand_plan(Shape("m", router=None)), {"m-0.0": fate}, PATIENCE).start().run()
+        assert life.machine.faults[0].at == 280.0
+
     def test_the_rank_furthest_behind_is_blamed(self):
         """When an engine makes no step, its rank with the least time left for its phase is the one named."""
         plan = hand_plan(Shape("m", nnodes=3, router=None))
@@ -381,11 +409,12 @@ class TestFailureWhileServing:
         assert life.state is FleetState.DEGRADED
 
     def test_deregister_is_not_repeated_once_the_fleet_ends(self):
-        """Nobody needs to leave a router that is being ended."""
-        life = serving(Shape("m", engines=2), m__0_0=Fate(end=100.0))
+        """Nobody needs to leave a router that is being ended, also when it said no while the end was asked for."""
+        life = serving(Shape("m", engines=2), m__0_0=Fate(end=100.0), router__m=Fate(latency=0.3, dying=5.0))
         life.world.bodies["router-m"].fate = Fate(refuses=10**6)
-        life.run(101).close().run()
-        assert isinstance(life.trace[-1].what, Exited | Deregistered)
+        life.run(100.2).close().run()
+        assert Deregistered("m-0", "busy") in [beat.what for beat in life.trace]
+        assert len(life.commands(Deregister)) == 1
         assert life.state is FleetState.STOPPED
         assert life.machine.next_deadline() is None
 

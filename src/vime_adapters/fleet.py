@@ -267,7 +267,7 @@ def check_local(plan: LaunchPlan) -> None:
             taken = next((other for other in leased if other.meets(interval)), None)
             if taken is not None:
                 who = "another fleet's plan"
-            elif name != "scan" and (port := local.unbindable(address, interval)) is not None:
+            elif name != "scan" and local.is_own(address) and (port := local.unbindable(address, interval)) is not None:
                 who = f"{port} is held by {local.owner_of(port)}"
             else:
                 continue

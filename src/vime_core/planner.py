@@ -76,27 +76,28 @@ def _assemble(
     external: Mapping[str, ExternalFacts],
 ) -> LaunchPlan:
     problems: list[Problem] = []
+    notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
+    notes += request_notes(request, facts, cluster)
+    others = _external(request, external, vllm.version, notes)
     ports = Ports(cluster)
-    router_ports = []
+    router_ports, syncs = [], []
     engines: list[Addressed] = []
     for i, model in enumerate(request.models):  # one after the other, so that a model added last moves nobody's ports
         node = router_node(request.router, cluster, i == 0, problems)
         router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
-        engines += (address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model)
+        own = [address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model]
+        theirs = [engine for engine in others if engine.model == model.name]
+        if (own or theirs) and model.update_weights and request.trainer_gpus:
+            syncs.append(plan_weights(request, model, own, theirs, cluster, ports, problems))
+        engines += own
     problems += twin_problems(engines)
-    notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
-    notes += request_notes(request, facts, cluster)
     planned = tuple(_engines(request, tuple(engines), cluster, facts, vllm, notes, problems))
     notes += memory_notes(request, placed, facts, cluster.hardware, vllm)
-    others = _external(request, external, vllm.version, notes)
-    routers, syncs = [], []
+    routers = []
     for (node, taken), model in zip(router_ports, request.models, strict=True):
         own = [e for e in engines if e.placed.draft.model is model]
         urls = tuple(engine.url for engine in others if engine.model == model.name)
         routers.append(plan_router(model, own, urls, request.router, node, taken, cluster, router, problems))
-        if (own or urls) and model.update_weights and request.trainer_gpus:
-            theirs = [engine for engine in others if engine.model == model.name]
-            syncs.append(plan_weights(request, model, own, theirs, cluster, ports, problems))
     _stop(problems)
     plan = LaunchPlan(
         vllm_version=vllm.version,

@@ -92,3 +92,17 @@ def test_a_thousand_gpus_plan_quickly() -> None:
     found = make_plan({**ALONE, "rollout_num_gpus": 1024}, Cluster.uniform(128, 8))
     assert len(found.engines) == 1024
     assert len(render(found)) > 1_000_000
+
+
+def test_a_model_added_last_moves_no_weight_group() -> None:
+    """The port where a model's weight group meets stays where it was when another model is added after it."""
+
+    def model(name: str) -> dict[str, object]:
+        return {"name": name, "server_groups": [{"worker_type": "regular", "num_gpus": 2}]}
+
+    def sync(*names: str) -> object:
+        config = {"vllm": [model(name) for name in names]}
+        args = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "vllm_config": config}
+        return make_plan(args, Cluster.uniform(1, 8)).weight_sync[0]
+
+    assert sync("a") == sync("a", "b")

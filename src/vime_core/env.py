@@ -57,8 +57,10 @@ def process_env(
     notes = []
     for name, value, origin in draft.group.env:
         before = found.get(name)
-        if before is not None and before.value is not None and before.value != value:
-            text = f"{name}={before.value} ({before.reason.text}) gives way to the user's {value}"
+        if before is not None and before.value != value:
+            ours = f"unsetting {name}" if before.value is None else f"{name}={before.value}"
+            theirs = f"the user's {value}" if value is not None else "the user, who unsets it"
+            text = f"{ours} ({before.reason.text}) gives way to {theirs}"
             notes.append(Note("overridden", origin, text))
         put(name, value, Reason(Source.USER, f"given as {origin}"))
     return tuple(found[name] for name in sorted(found)), tuple(notes)

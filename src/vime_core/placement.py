@@ -76,6 +76,14 @@ def _place_one(
             )
             return None
         nodes.append((run[0].node, run))
+    given = request.gpus_per_node.value or 0
+    small = next((n for n, _ in nodes if len(cluster.nodes[n].gpus) < given), None)
+    if small is not None:
+        host = cluster.nodes[small]
+        found = f"{given}, and engine {draft.index} comes to {host.name}"
+        allowed = f"at most {len(host.gpus)}, the GPU count of {host.name}"
+        problems.append(Problem(Code.NODE_LARGER, request.gpus_per_node.origin, found, allowed))
+        return None
     gpus, trainer = draft.shape.gpus, request.trainer_gpus
     owned = tuple(range(first, min(first + gpus, trainer))) if request.colocate else ()
     if owned and len(owned) < gpus:

@@ -80,6 +80,10 @@ def _assemble(
     notes += request_notes(request, facts, cluster)
     others = _external(request, external, vllm.version, notes)
     ports = Ports(cluster)
+    for request_of in (e for model in request.models for e in model.external):
+        for i, node_facts in enumerate(cluster.nodes):
+            if request_of.host in {node_facts.address, node_facts.name}:
+                ports.on(i).leave(request_of.port)
     router_ports, syncs = [], []
     engines: list[Addressed] = []
     for i, model in enumerate(request.models):  # one after the other, so that a model added last moves nobody's ports

@@ -59,6 +59,10 @@ class HostPorts:
         self._mark(wanted)
         return wanted
 
+    def leave(self, port: int) -> None:
+        """Keep off a port that an engine of somebody else has on this host."""
+        self._mark(Interval(TcpPort(port)))
+
     def _lowest(self, start: int, count: int) -> Interval | None:
         at = start
         for other in self.taken:

@@ -64,7 +64,8 @@ def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: lis
     """Return N, the GPUs of one host that one engine process may use.
 
     Not given, it is the hosts' own GPU count (the smallest where they differ; an engine larger than that is refused
-    then, since nobody said how to cut it). ``hosts`` are GPU counts of the hosts that have any.
+    then, since nobody said how to cut it). Given, it must not be larger than the largest host; placement holds it
+    against the hosts that engines really come to. ``hosts`` are GPU counts of the hosts that have any.
     """
     smallest = min(hosts)
     given = request.gpus_per_node.value
@@ -74,8 +75,8 @@ def gpus_per_node(request: RolloutRequest, hosts: tuple[int, ...], problems: lis
             found = f"hosts of {smallest} to {max(hosts)} GPUs and an engine of {largest}"
             problems.append(Problem(Code.UNEVEN_HOSTS, "num_gpus_per_node", found, "num_gpus_per_node to be stated"))
         return smallest
-    if given > smallest and request.rollout_gpus:
-        allowed = f"at most {smallest}, the GPU count of the smallest host"
+    if given > max(hosts) and request.rollout_gpus:
+        allowed = f"at most {max(hosts)}, the GPU count of the largest host"
         problems.append(Problem(Code.NODE_LARGER, "num_gpus_per_node", given, allowed))
     return given
 

@@ -146,8 +146,8 @@ def test_runs_of_gpu_ids() -> None:
 
 def test_up_takes_a_plan_or_arguments_never_both(capsys, tmp_path: Path) -> None:
     """A plan file beside trainer arguments is refused; the value of a flag is never taken for a plan file."""
-    code, _, err = run(capsys, "up", "p.json", "--hf-checkpoint", "m", "--state-dir", str(tmp_path))
-    assert (code, err[:7]) == (2, "VIME106")
+    code, _, err = run(capsys, "up", "--state-dir", str(tmp_path), "--", "python", "train.py", "--hf-checkpoint", "m")
+    assert (code, "VIME107" in err, "rollout_num_gpus" in err) == (2, True, True)
     code, _, err = run(capsys, "up", "p.json", "--args", "a.yaml", "--state-dir", str(tmp_path))
     assert (code, err[:7]) == (2, "VIME106")
     code, _, err = run(capsys, "up", str(tmp_path / "p.json"), "--state-dir", str(tmp_path))
@@ -170,3 +170,9 @@ def test_a_fleet_that_ended_cannot_serve(capsys, tmp_path: Path) -> None:
     code, out, _ = run(capsys, "status", "--state-dir", str(tmp_path))
     assert (code, "stopped" in out) == (1, True)
     assert run(capsys, "down", "--state-dir", str(tmp_path))[0] == 0
+
+
+def test_a_plan_that_cannot_be_written(capsys, tmp_path: Path) -> None:
+    """--out to a folder that is not there is refused like everything else."""
+    code, out, err = run(capsys, *ASK, "--out", str(tmp_path / "none" / "p.json"))
+    assert (code, out, err[:7]) == (2, "", "VIME102")

@@ -89,6 +89,7 @@ def test_a_users_entry_wins_and_is_shown() -> None:
     assert (second["NCCL_CUMEM_ENABLE"], second["RANK"], "MY_VAR" in second) == ("0", None, False)
     assert [(n.code, n.where.rpartition(".")[2]) for n in found.notes] == [
         ("overridden", "NCCL_CUMEM_ENABLE"),
+        ("overridden", "RANK"),
         ("overridden", "VLLM_SERVER_DEV_MODE"),
     ]
     entry = next(e for e in processes(found)[0].env if e.name == "MY_VAR")

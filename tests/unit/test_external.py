@@ -73,3 +73,13 @@ def test_nothing_and_twins_are_refused() -> None:
 def test_they_exclude_groups() -> None:
     """External engines beside prefill_num_servers are refused: the planner starts one kind or the other."""
     assert (Code.EXCLUSIVE, "prefill_num_servers") in refused({**ARGS, "prefill_num_servers": 1})
+
+
+def test_their_ports_on_our_hosts_are_left_alone() -> None:
+    """An engine of somebody else on one of our hosts keeps its port: neither router nor weight group gets it."""
+    for port in (20000, 20001, 20002):
+        found = plan({**ARGS, "rollout_external_engine_addrs": [f"10.0.0.1:{port}"]})
+        taken = [u.interval.start for u in found.routers[0].ports] + [found.weight_sync[0].port]
+        assert port not in taken
+    args = {**ARGS, "rollout_external_engine_addrs": ["10.0.0.1:23456"], "vllm_router_port": 23456}
+    assert refused(args) == [(Code.PORT_TAKEN, "vllm_router_port")]

@@ -130,3 +130,13 @@ def test_two_ranks_of_an_engine_on_one_host() -> None:
     assert places(found) == ["node-0:0,1,2,3", "node-0:4,5,6,7", "node-1:0,1,2,3", "node-1:4,5,6,7"]
     runs = [u.interval for p in found.engines[0].processes for u in p.ports]
     assert not any(a.meets(b) for i, a in enumerate(runs) for b in runs[:i])
+
+
+def test_a_small_host_of_the_trainer_does_not_limit_engines() -> None:
+    """num_gpus_per_node is held against the hosts that engines come to, not against one that the trainer fills."""
+    hosts = [{"name": f"h{i}", "address": f"10.0.0.{i + 1}", "gpus": n} for i, n in enumerate((4, 8, 8))]
+    args = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "rollout_num_gpus": 16, "num_gpus_per_node": 8}
+    found = plan({**args, "rollout_num_gpus_per_engine": 8}, {"nodes": hosts})
+    assert [e.processes[0].node for e in found.engines] == ["h1", "h2"]
+    small = {**args, "actor_num_gpus_per_node": 2, "rollout_num_gpus": 2, "rollout_num_gpus_per_engine": 2}
+    assert refused(small, {"nodes": hosts}) == [(Code.NODE_LARGER, "num_gpus_per_node")]

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from vime_adapters.cli.request import add_request_options, planned
-from vime_core import render
+from vime_core import Code, PlanRefused, Problem, render
 
 TAKES_TRAINER_FLAGS = True
 
@@ -21,7 +21,11 @@ def run(options: argparse.Namespace) -> int:
     """Plan and print."""
     plan = planned(options)
     if options.out is not None:
-        options.out.write_text(render(plan) + "\n", encoding="utf-8")
+        try:
+            options.out.write_text(render(plan) + "\n", encoding="utf-8")
+        except OSError as error:
+            problem = Problem(Code.VALUE, "--out", f"{options.out}: {error.strerror}", "a file that can be written")
+            raise PlanRefused((problem,)) from None
     if options.format == "json":
         print(render(plan))
     elif options.format == "shell":

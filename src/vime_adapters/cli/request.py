@@ -53,13 +53,14 @@ def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
 def plan_file(options: argparse.Namespace) -> Path | None:
     """Return the plan file among the words, or None when a plan is to be made.
 
-    It comes with the trainer's flags: as a positional of its own it would swallow the value of one of them. Raises
+    It is a single word where the trainer's flags would be: as a positional of its own it would swallow the value of
+    one of them. Raises
     PlanRefused for a file beside arguments to make a plan from.
     """
     words = options.trainer_flags
-    if not words or words[0].startswith("-"):
+    if len(words) != 1 or words[0].startswith("-"):
         return None
-    if len(words) > 1 or options.args is not None:
-        found = " ".join(words) + (f" --args {options.args}" if options.args is not None else "")
+    if options.args is not None:
+        found = f"{words[0]} --args {options.args}"
         raise PlanRefused((Problem(Code.EXCLUSIVE, "PLAN", found, "a plan, or what to make one from"),))
     return Path(words[0])

@@ -1,6 +1,7 @@
 """This machine as a cluster of one host, observed here and now."""
 
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -75,7 +76,7 @@ def _smi(field: str) -> list[str]:
 
 def _hardware() -> str | None:
     name = " ".join(_smi("name")[:1]).lower()
-    return next((kind for kind in ("gb200", "h200", "h100", "a100") if kind in name), None)
+    return next((kind for kind in ("gb200", "h200", "h100", "a100") if re.search(rf"\b{kind}\b", name)), None)
 
 
 def ephemeral_floor() -> int:

@@ -12,6 +12,8 @@ import yaml
 
 from vime_adapters.vllm import catalogues
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
+from vime_core.cluster import url
+from vime_core.external import ExternalFacts, external_requests
 from vime_core.flags import from_flags
 from vime_core.sizes import size_of
 from vime_core.vllm.releases import borrowed, nearest
@@ -109,4 +111,32 @@ def read_model_facts(args: object) -> dict[str, ModelFacts]:
             latent = any(isinstance(c.get("kv_lora_rank"), int) for c in layers)
             moe = any(n > 0 for n in experts)
             found[path] = ModelFacts(moe=moe, kv_heads=heads, mla=latent, size=size_of(loaded))
+    return found
+
+
+def ask_external(args: object, timeout: float = 2.0) -> dict[str, ExternalFacts]:
+    """Return what the engines in ``rollout_external_engine_addrs`` say of themselves, by host:port.
+
+    Each is asked for its world size and release, ``timeout`` seconds a question; engines that do not answer (they are
+    down, or run without vLLM's development endpoints) are left out, and the plan notes that they were not asked.
+    """
+    values = args if isinstance(args, Mapping) else getattr(args, "__dict__", {})
+    given = values.get("rollout_external_engine_addrs")
+    found: dict[str, ExternalFacts] = {}
+    if given is None:
+        return found
+    from vime_adapters.vllm.http import EngineClient  # planning alone asks nobody, and starts quicker without HTTP
+    from vime_adapters.wire import VimeHttpError
+
+    problems: list[Problem] = []  # bad addresses are intake's to refuse
+    for request in external_requests(given, problems):
+        address = url(request.host, request.port)
+        try:
+            with EngineClient(address, timeout) as engine:
+                gpus = engine.world_size()
+                replicas = gpus // max(engine.world_size(include_dp=False), 1)
+                version = str(engine.wire.get("/version").field("version", str))
+        except VimeHttpError:
+            continue
+        found[address.removeprefix("http://")] = ExternalFacts(gpus, replicas, version)
     return found

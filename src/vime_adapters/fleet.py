@@ -217,10 +217,11 @@ def launch(
     args = arguments.resolve(args)
     facts = arguments.read_model_facts(args) if models is None else models
     vllm = arguments.load_catalogue(vllm_version)
+    others = arguments.ask_external(args)
 
     def plan() -> LaunchPlan:
         where = observed(cluster) if isinstance(cluster, str) else cluster
-        return make_plan(args, where, vllm=vllm, models=facts)
+        return make_plan(args, where, vllm=vllm, models=facts, external=others)
 
     return start(plan, executor, policy=policy, state_dir=state_dir, on_change=on_change)
 

@@ -78,6 +78,7 @@ def _assemble(
     problems: list[Problem] = []
     notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
     notes += request_notes(request, facts, cluster)
+    notes += _interface_notes(placed, cluster)
     others = _external(request, external, vllm.version, notes)
     ports = Ports(cluster)
     for request_of in (e for model in request.models for e in model.external):
@@ -118,6 +119,16 @@ def _assemble(
     )
     _stop(list(broken_laws(plan)))
     return plan
+
+
+def _interface_notes(placed: tuple[Placed, ...], cluster: Cluster) -> Iterator[Note]:
+    """Yield a note when an engine spans hosts whose interface nobody stated: each rank then chooses by itself."""
+    wide = [{node for node, _ in engine.nodes} for engine in placed]
+    unknown = sorted({n for hosts in wide if len(hosts) > 1 for n in hosts if cluster.nodes[n].interface is None})
+    if unknown:
+        names = ", ".join(cluster.nodes[n].name for n in unknown[:4]) + (", ..." if len(unknown) > 4 else "")
+        text = f"no interface is known for {names}: Gloo and NCCL choose there by themselves, and hang when wrong"
+        yield Note("interface_unknown", "cluster.nodes", text)
 
 
 def _external(

@@ -106,3 +106,22 @@ def test_a_model_added_last_moves_no_weight_group() -> None:
         return make_plan(args, Cluster.uniform(1, 8)).weight_sync[0]
 
     assert sync("a") == sync("a", "b")
+
+
+def test_unknown_interfaces_of_an_engine_over_hosts_are_told() -> None:
+    """An engine over hosts whose interface nobody stated carries a note with their names; stated ones need none."""
+
+    def hosts(*interfaces: str | None) -> dict[str, object]:
+        nodes = [{"name": f"h{i}", "address": f"10.0.0.{i + 1}", "gpus": 4} for i in range(len(interfaces))]
+        return {"nodes": [n | ({"interface": it} if it else {}) for n, it in zip(nodes, interfaces, strict=True)]}
+
+    args = {**ALONE, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 8}
+
+    def told(facts: object, **more: object) -> list[str]:
+        return [n.text for n in plan({**args, **more}, facts).notes if n.code == "interface_unknown"]
+
+    assert told(hosts("eth0", "eth0")) == []
+    assert "for h1:" in told(hosts("eth0", None))[0]
+    many = told(hosts(*[None] * 6), rollout_num_gpus=24, rollout_num_gpus_per_engine=24)
+    assert "h3, ...:" in many[0]
+    assert told(hosts(None, None), rollout_num_gpus_per_engine=4) == []

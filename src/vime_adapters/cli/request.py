@@ -30,15 +30,19 @@ def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | 
     )
 
 
-def planned(options: argparse.Namespace) -> LaunchPlan:
-    """Return the plan that the options ask for. Raises PlanRefused."""
+def planned(options: argparse.Namespace, ask: bool = False) -> LaunchPlan:
+    """Return the plan that the options ask for; with ``ask``, engines of others are asked what they are.
+
+    Raises PlanRefused.
+    """
     vllm = arguments.load_catalogue(options.vllm_version)
     cluster = observed(options.cluster)
     args = arguments.resolve(merged_arguments(options))
     models: dict[str, ModelFacts] | ModelFacts = arguments.read_model_facts(args)
     if options.moe or options.dense:
         models = ModelFacts(moe=options.moe)
-    return make_plan(args, cluster, vllm=vllm, models=models)
+    external = arguments.ask_external(args) if ask else None
+    return make_plan(args, cluster, vllm=vllm, models=models, external=external)
 
 
 def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from vime_adapters.fleet import FleetFailed, start
 
     path = plan_file(options)
-    source = plan_of(path) if path is not None else (lambda: planned(options))
+    source = plan_of(path) if path is not None else (lambda: planned(options, ask=True))
     with Progress() as progress:
         fleet = start(source, state_dir=folder_of(options), on_change=progress.show)
         for number in (signal.SIGINT, signal.SIGTERM):

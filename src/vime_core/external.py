@@ -64,7 +64,8 @@ def external_engines(
         known = facts.get(address)
         told = known or ExternalFacts(default_gpus)
         if known is None:
-            text = f"{address} was not asked: it counts as {default_gpus} GPUs in one replica"
+            size = "1 GPU" if default_gpus == 1 else f"{default_gpus} GPUs"
+            text = f"{address} was not asked: it counts as {size} in one replica"
             notes.append(Note("external_unknown", request.where, text))
         elif known.vllm_version is not None and known.vllm_version.split("+")[0] != vllm_version:
             text = f"{address} runs vLLM {known.vllm_version}, the plan is for {vllm_version}"

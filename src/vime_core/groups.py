@@ -16,7 +16,7 @@ from vime_core.reading import ALLOWED, Reader, understood
 from vime_core.request import GroupRequest, ModelRequest
 from vime_core.setting import Setting
 from vime_core.vllm.catalogue import Catalogue
-from vime_core.vllm.owned import ENV_OWNED, OWNED
+from vime_core.vllm.owned import HIDDEN, OWNED, env_owned, is_secret
 
 Options = Mapping[str, Setting[object]]
 Notes = list[tuple[str, str, str]]
@@ -34,11 +34,12 @@ def models_of(
     colocate: bool,
     train_only: bool,
     notes: Notes,
+    unsaid: frozenset[str],
 ) -> tuple[tuple[ModelRequest, ...], int]:
     """Return the models and the total of rollout GPUs that the arguments ask for.
 
-    ``base`` are the trainer's vLLM options; ``trainer_gpus`` the trainer's size, which is the default total when
-    colocated. Adds problems to ``reader``.
+    ``base`` are the trainer's vLLM options, ``unsaid`` those that stand at vLLM's default; ``trainer_gpus`` the
+    trainer's size, which is the default total when colocated. Adds problems to ``reader``.
     """
     config = reader.args.get("vllm_config")
     prefill = reader.whole("prefill_num_servers").otherwise(0)
@@ -53,11 +54,17 @@ def models_of(
     if train_only:
         notes.append(("overridden", "rollout_num_gpus", "debug_train_only starts no engine and no router"))
         return (), 0
+    if external is None and reader.truth("rollout_external"):
+        allowed = "rollout_external_engine_addrs, the engines that somebody else runs"
+        reader.problems.append(Problem(Code.REQUIRED, "rollout_external", "no address", allowed))
     if external is not None:
+        for setting in (*((total,) if total.given else ()), *base.values()):
+            text = f"{setting.origin} does not apply to engines that somebody else runs"
+            notes.append(("not_applied", setting.origin, text))
         addresses = external_requests(external, reader.problems)
         return (ModelRequest("default", path.otherwise(""), True, (), addresses),), 0
     if config is not None:
-        models = _Config(reader, base, vllm, path, gpe).models(config)
+        models = _Config(reader, base, vllm, path, gpe, notes, unsaid).models(config)
         asked = sum(g.num_gpus for m in models for g in m.groups)
         wanted = total.otherwise(trainer_gpus if colocate else asked)
         if not reader.problems and asked != wanted:
@@ -73,17 +80,17 @@ def models_of(
     gpus = total.otherwise(trainer_gpus)
     if gpus and not path.given:
         reader.problems.append(Problem(Code.REQUIRED, "hf_checkpoint", path.raw or "nothing", "a model to serve"))
-    groups = _plain_groups(reader, base, gpus, gpe, prefill)
+    groups = _plain_groups(reader, base, gpus, gpe, prefill, unsaid)
     return (ModelRequest("default", path.otherwise(""), True, groups),), gpus
 
 
 def _plain_groups(
-    reader: Reader, base: Options, total: int, gpe: Setting[int], prefill: int
+    reader: Reader, base: Options, total: int, gpe: Setting[int], prefill: int, unsaid: frozenset[str]
 ) -> tuple[GroupRequest, ...]:
     size = gpe.otherwise(1)
 
     def group(role: Role, gpus: int) -> GroupRequest:
-        return GroupRequest("rollout_num_gpus", role, gpus, size, gpe.origin, base, ())
+        return GroupRequest("rollout_num_gpus", role, gpus, size, gpe.origin, base, (), unsaid)
 
     if not prefill:
         return (group(Role.REGULAR, total),) if total else ()
@@ -100,11 +107,26 @@ def _plain_groups(
     return (group(Role.PREFILL, prefill * size), group(Role.DECODE, total - prefill * size))
 
 
+def _folder(path: object) -> object:
+    """Return a model's path as it compares: a slash at its end says nothing."""
+    return path.rstrip("/") if isinstance(path, str) else path
+
+
 class _Config:
     """Reads the launcher's YAML, ``vllm:`` and a list of models."""
 
-    def __init__(self, reader: Reader, base: Options, vllm: Catalogue, path: Setting[str], gpe: Setting[int]) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        base: Options,
+        vllm: Catalogue,
+        path: Setting[str],
+        gpe: Setting[int],
+        notes: Notes,
+        unsaid: frozenset[str],
+    ) -> None:
         self.reader, self.base, self.vllm, self.path, self.gpe = reader, base, vllm, path, gpe
+        self.notes, self.unsaid = notes, unsaid
 
     def problem(self, code: Code, where: str, found: object, allowed: str) -> None:
         self.reader.problems.append(Problem(code, where, found, allowed))
@@ -112,7 +134,7 @@ class _Config:
     def models(self, config: object) -> tuple[ModelRequest, ...]:
         where = "vllm_config"
         if not isinstance(config, Mapping):
-            hint = "the mapping itself; vime_adapters.arguments.load reads files"
+            hint = "the mapping itself; vime_adapters.arguments.resolve reads files"
             self.problem(Code.VALUE, where, config, hint)
             return ()
         self.keys(config, ("vllm",), where)
@@ -145,7 +167,11 @@ class _Config:
         listed = self.sequence(value.get(key), f"{where}.{key}", "a list of groups")
         groups = tuple(g for i, v in enumerate(listed) if (g := self.group(v, f"{where}.{key}[{i}]", size)))
         self.roles(groups, where)
-        trained = path == self.path.value if update is None else update is True
+        trained = update is True
+        if update is None:
+            trained = _folder(path) == _folder(self.path.value)
+            if not trained and self.path.given and not self.reader.truth("debug_rollout_only"):
+                self.notes.append(("frozen", f"{where}.model_path", f"{text} is frozen: its path is not hf_checkpoint"))
         return ModelRequest(text, str(path or ""), trained, groups)
 
     def roles(self, groups: Sequence[GroupRequest], where: str) -> None:
@@ -173,9 +199,13 @@ class _Config:
         own = self.size(value, where, size)
         options = self.overrides(value, where)
         env = self.env(value.get("env"), f"{where}.env")
+        if kind == Role.PLACEHOLDER.value:
+            for key in ("overrides", "vllm_overrides", "env"):
+                if value.get(key):
+                    self.problem(Code.UNKNOWN_KEY, f"{where}.{key}", key, "no options: nothing runs in a placeholder")
         if kind not in _ROLES or not isinstance(gpus, int) or own.value is None:
             return None
-        return GroupRequest(where, Role(kind), gpus, own.value, own.origin, options, env)
+        return GroupRequest(where, Role(kind), gpus, own.value, own.origin, options, env, self.unsaid)
 
     def size(self, value: Mapping[object, object], where: str, outer: Setting[int]) -> Setting[int]:
         size = self.typed(value, "num_gpus_per_engine", COUNT, where)
@@ -213,8 +243,11 @@ class _Config:
             at = f"{where}.{name}"
             if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
                 self.problem(Code.UNKNOWN_KEY, at, name, "names of letters, digits and underscores")
-            elif name in ENV_OWNED:
-                self.reader.problems.append(Problem(Code.ENV_OWNED, at, value, "nothing", ENV_OWNED[name]))
+            elif value is None and is_secret(name):
+                found.append((name, None, at))
+            elif (why := env_owned(name)) is not None:
+                shown = HIDDEN if is_secret(name) else value
+                self.reader.problems.append(Problem(Code.ENV_OWNED, at, shown, "nothing", why))
             elif value is None:
                 found.append((name, None, at))
             elif isinstance(value, str | int | float) and not isinstance(value, bool) and "\0" not in str(value):

@@ -4,17 +4,25 @@ Sources are merged into settings first; what follows from them (colocated totals
 once. Nothing of the hardware is known yet.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from enum import Enum
 
+from vime_core import router_options
 from vime_core.errors import SHOWABLE, Code, PlanRefused, Problem, showable
 from vime_core.groups import models_of
 from vime_core.names import LAUNCHER, ROLLOUT_ELSEWHERE, TRAINER
-from vime_core.options import check_option, sglang_problem, unknown_option
+from vime_core.options import check_option, replaced, sglang_problem, unknown_option
+from vime_core.plan import Role
 from vime_core.reading import Reader
-from vime_core.request import RolloutRequest, RouterRequest
+from vime_core.request import ModelRequest, RolloutRequest, RouterRequest
+from vime_core.rules import PD_ROUTER_DEFAULTS, ROUTER_DEFAULTS
 from vime_core.setting import Setting
 from vime_core.vllm.catalogue import Catalogue, Flag
+from vime_core.vllm.owned import HIDDEN, is_secret
+
+_LISTED = "the planner lists the engines; none are discovered"
 
 ROUTER_OWNED: Mapping[str, str] = {
     "host": "give vllm_router_ip",
@@ -27,6 +35,15 @@ ROUTER_OWNED: Mapping[str, str] = {
     "vllm_pd_disaggregation": "give prefill_num_servers, or prefill and decode groups in vllm_config",
     "kv_connector": "it follows from the engines' kv_transfer_config",
     "api_key": "a plan never holds a secret",
+    "mini_lb": "the plan is for vllm-router itself",
+    "enable_igw": "every model has a router of its own, and that mode starts without engines",
+    "service_discovery": _LISTED,
+    "service_discovery_port": _LISTED,
+    "service_discovery_namespace": _LISTED,
+    "selector": _LISTED,
+    "prefill_selector": _LISTED,
+    "decode_selector": _LISTED,
+    "vllm_discovery_address": _LISTED,
 }
 """Router options that follow from the plan, and what to give instead."""
 
@@ -37,25 +54,31 @@ def understand(args: object, vllm: Catalogue, router: Catalogue) -> RolloutReque
     In a Namespace a vLLM or router option that equals its parser's default counts as not given: argparse does not
     say which it was. Raises PlanRefused with every problem found.
     """
-    merged, problems = _merged(args, vllm, router)
+    merged, unsaid, problems = _merged(args, vllm, router)
     reader = Reader(merged)
     reader.problems.extend(problems)
     base = _options(merged, "vllm_", vllm, reader.problems)
     router_options = _options(merged, "router_", router, reader.problems)
-    request = _derive(reader, base, router_options, vllm)
+    request = _derive(reader, base, router_options, vllm, unsaid)
     if reader.problems:
         raise PlanRefused(reader.problems)
     return request
 
 
-def _merged(args: object, vllm: Catalogue, router: Catalogue) -> tuple[dict[str, object], list[Problem]]:
-    """Return given arguments by normalised name; None means not given. Raises PlanRefused when there can be none."""
+def _merged(
+    args: object, vllm: Catalogue, router: Catalogue
+) -> tuple[dict[str, object], frozenset[str], list[Problem]]:
+    """Return given arguments by normalised name, and the names of those that stand at their parser's default.
+
+    None means not given. Raises PlanRefused when there can be no arguments.
+    """
     namespace = not isinstance(args, Mapping)
     source: object = getattr(args, "__dict__", None) if namespace else args
     if not isinstance(source, Mapping):
         allowed = "a mapping, or an argparse Namespace"
         raise PlanRefused((Problem(Code.ARGS_SHAPE, "args", type(args).__name__, allowed),))
     merged: dict[str, object] = {}
+    unsaid = set()
     problems = []
     for key, value in source.items():
         if not isinstance(key, str):
@@ -66,27 +89,72 @@ def _merged(args: object, vllm: Catalogue, router: Catalogue) -> tuple[dict[str,
         if ours and not showable(value):
             problems.append(Problem(Code.VALUE, name, type(value).__name__, SHOWABLE))
             continue
-        if value is None or (namespace and _is_default(name, value, vllm, router)):
+        if value is None:
+            continue
+        if namespace and _is_default(name, value, vllm, router):
+            unsaid.add(name)
             continue
         if name in merged:
             problems.append(Problem(Code.EXCLUSIVE, name, key, "one spelling of an argument"))
-        merged[name] = value
-    return merged, problems
+        merged[name] = _plain(value) if namespace else value
+    return merged, frozenset(unsaid), problems
 
 
 def _is_default(name: str, value: object, vllm: Catalogue, router: Catalogue) -> bool:
     for prefix, catalogue in (("vllm_", vllm), ("router_", router)):
         if name.startswith(prefix) and name not in LAUNCHER:
-            flag = catalogue.get(name.removeprefix(prefix))
-            return flag is not None and _same(flag, value)
+            dest = name.removeprefix(prefix)
+            flag = catalogue.get(dest)
+            if flag is None:  # some fields of the router's own argument class have no flag
+                return prefix == "router_" and repr(value) == _FIELDS.get(dest)
+            return _same(flag, value)
     return name.startswith("sglang_") and value is False
 
 
+_FIELDS: Mapping[str, str] = {name: default for name, _, default in router_options.FIELDS}
+
+
 def _same(flag: Flag, value: object) -> bool:
-    held = tuple(value) if isinstance(value, list) else value  # a catalogue holds lists as tuples
-    if type(held) is type(flag.default):
-        return bool(held == flag.default)
-    return repr(value) == flag.default
+    """Whether ``value`` is what the parser leaves when nobody gave the option.
+
+    A catalogue holds enumerations by their values, sequences as tuples, mappings as JSON, and an object of a class by
+    ``<Class>``: that one was made by the class without an argument.
+    """
+    default = flag.default
+    if isinstance(value, Enum) and value.name == default:
+        return True
+    held = _plain(value)
+    if isinstance(held, Mapping | list) or (flag.type == "json" and isinstance(held, str)):
+        listed = list(default) if isinstance(default, tuple) else _json(default)
+        return bool(_json(held) == listed)
+    if isinstance(held, str | int | float):
+        return type(held) is type(default) and held == default
+    return default == f"<{type(held).__name__}>" and _untouched(held)
+
+
+def _plain(value: object) -> object:
+    """Return what a parser made of an option's text as a plain value again, where it can be one."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _json(value: object) -> object:
+    """Return a text that is JSON as what it says, and anything else as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _untouched(value: object) -> bool:
+    """Whether an object is as its class makes it."""
+    try:
+        return bool(value == type(value)())
+    except Exception:  # whatever somebody else's class does, an object that cannot be compared is not dropped
+        return False
 
 
 def _options(
@@ -106,7 +174,8 @@ def _options(
             problems.append(Problem(Code.EXCLUSIVE, name, merged[name], one))
         owned = ROUTER_OWNED.get(dest) if prefix == "router_" else None
         if owned is not None:
-            problems.append(Problem(Code.OWNED, name, merged[name], "nothing", owned))
+            shown = HIDDEN if is_secret(dest) else merged[name]
+            problems.append(Problem(Code.OWNED, name, shown, "nothing", owned))
         elif prefix == "router_" and catalogue.get(dest) is None:
             problems.append(unknown_option(name, dest, catalogue, prefix))
         elif prefix == "router_" or check_option(dest, name, merged[name], catalogue, prefix, problems):
@@ -133,7 +202,11 @@ def _strangers(merged: Mapping[str, object], problems: list[Problem]) -> list[tu
 
 
 def _derive(
-    reader: Reader, base: dict[str, Setting[object]], router_options: dict[str, Setting[object]], vllm: Catalogue
+    reader: Reader,
+    base: dict[str, Setting[object]],
+    router_options: dict[str, Setting[object]],
+    vllm: Catalogue,
+    unsaid: frozenset[str],
 ) -> RolloutRequest:
     notes = _strangers(reader.args, reader.problems)
     colocate = reader.truth("colocate") is True
@@ -150,10 +223,12 @@ def _derive(
     offload_rollout = reader.truth("offload_rollout")
     reader.truth("offload_train")
     reader.truth("use_critic")
-    reader.truth("use_fault_tolerance")
+    if reader.truth("use_fault_tolerance"):
+        notes.append(("not_applied", "use_fault_tolerance", "engines that die are not restarted yet"))
     together = colocate and not rollout_only
     router = _router(reader, router_options, notes)
-    models, total = models_of(reader, base, vllm, trainer, colocate, train_only, notes)
+    models, total = models_of(reader, base, vllm, trainer, colocate, train_only, notes, unsaid)
+    notes += _router_notes(router, models, unsaid)
     timeout = reader.setting("vllm_weight_transfer_timeout_sec").value
     deterministic = reader.truth("vllm_enable_deterministic_inference") is True
     return RolloutRequest(
@@ -192,6 +267,17 @@ def _router(reader: Reader, options: dict[str, Setting[object]], notes: list[tup
             reader.problems.append(Problem(Code.EXCLUSIVE, name, value, f"one of {name}, {options[dest].origin}"))
         options[dest] = Setting(value, name, value)
     return RouterRequest(ip, port, options)
+
+
+def _router_notes(
+    router: RouterRequest, models: tuple[ModelRequest, ...], unsaid: frozenset[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield a note for every default of the router's that a Namespace holds and the planner replaces."""
+    pd = any(group.role is Role.PREFILL for model in models for group in model.groups)
+    for dest, value, reason in (*ROUTER_DEFAULTS, *(PD_ROUTER_DEFAULTS if pd else ())):
+        name = f"router_{dest}"
+        if name in unsaid and dest not in router.options:
+            yield ("default_replaced", name, replaced(name, value, reason.text))
 
 
 def _by_disk(reader: Reader) -> bool:

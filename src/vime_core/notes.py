@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from vime_core.argv import Derived
 from vime_core.cluster import Cluster
+from vime_core.options import replaced
 from vime_core.plan import Note, Source
 from vime_core.request import GroupRequest, RolloutRequest
 from vime_core.topology import ModelFacts
@@ -38,6 +39,9 @@ def option_notes(group: GroupRequest, derived: Iterable[Derived], version: str) 
     """Yield notes about a group's options: set by a guard or a connector, replacing ours, or going away in vLLM."""
     for extra in derived:
         given = group.vllm.get(extra.dest)
+        name = f"vllm_{extra.dest}"
+        if given is None and name in group.unsaid:
+            yield Note("default_replaced", name, replaced(name, extra.value, extra.reason.text))
         if given is None and extra.reason.source in {Source.GUARD, Source.CONNECTOR}:
             yield Note("set_for_you", extra.dest, f"{extra.dest} is set: {extra.reason.text}")
         elif given is not None and isinstance(extra.value, bool) and truth(given.value) is False:

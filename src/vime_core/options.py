@@ -1,8 +1,8 @@
 """Whether one vLLM option may be given, wherever it was given: on the command line or in a group's overrides."""
 
 from vime_core.errors import Code, Problem
-from vime_core.vllm.catalogue import Catalogue, spell
-from vime_core.vllm.owned import NOT_YET, OWNED
+from vime_core.vllm.catalogue import Catalogue, Flag, spell
+from vime_core.vllm.owned import HIDDEN, NOT_YET, OWNED, is_secret
 from vime_core.vllm.releases import arrival, replacement
 from vime_core.vllm.sglang import HOW, SGLANG
 
@@ -19,7 +19,8 @@ def check_option(
     """
     flag = catalogue.get(dest)
     if dest in OWNED:
-        problems.append(Problem(Code.OWNED, where, value, "nothing", OWNED[dest]))
+        found = HIDDEN if is_secret(dest) else value
+        problems.append(Problem(Code.OWNED, where, found, "nothing", OWNED[dest]))
     elif dest in NOT_YET:
         problems.append(Problem(Code.NOT_SUPPORTED, where, value, "nothing", NOT_YET[dest]))
     elif flag is None and dest in SGLANG:
@@ -40,9 +41,42 @@ def unknown_option(where: str, dest: str, catalogue: Catalogue, prefix: str) -> 
     told = None if prefix == ROUTER else replacement(dest, release) or arrival(dest, release)
     if told:
         return Problem(Code.REMOVED, where, dest, f"an option of vLLM {release}", told)
-    near = catalogue.nearest(dest)
-    allowed = f"did you mean {prefix}{near}?" if near else f"an option of release {catalogue.version}"
+    bare = dest.removeprefix("vllm_")
+    opposite = _opposite(dest, catalogue)
+    if not prefix and bare != dest:
+        allowed = f"{bare}, without vllm_"
+    elif opposite is not None:
+        allowed = _switched_off(opposite, prefix)
+    else:
+        near = catalogue.nearest(dest)
+        allowed = f"did you mean {prefix}{near}?" if near else f"an option of release {release}"
     return Problem(Code.UNKNOWN_ARGUMENT, where, dest, allowed)
+
+
+def replaced(name: str, value: object, why: str) -> str:
+    """Return the note about an argument that stands at its parser's default where the planner chose ``value``."""
+    return f"{name} stands at its own default, which counts as not given: {value} is set ({why}); a mapping can say it"
+
+
+_OPPOSITES = (("disable_", "enable_"), ("enable_", "disable_"), ("no_", ""))
+
+
+def _opposite(dest: str, catalogue: Catalogue) -> Flag | None:
+    """Return the switch that says the opposite of ``dest``, which the release does not have, or None."""
+    for ours, theirs in _OPPOSITES:
+        flag = catalogue.get(theirs + dest.removeprefix(ours)) if dest.startswith(ours) else None
+        if flag is not None and flag.valueless:
+            return flag
+    return None
+
+
+def _switched_off(flag: Flag, prefix: str) -> str:
+    """Return how to say the opposite of ``flag``, which is what was meant."""
+    off = f"{prefix}{flag.dest}: false"
+    if flag.negative is None:
+        return f"{off}, since the switch is {prefix}{flag.dest}"
+    program = prefix.replace("_", "-")
+    return f"{off}, or --no-{program}{flag.negative.removeprefix('--no-')}"
 
 
 def sglang_problem(where: str, dest: str, prefix: str) -> Problem:
@@ -50,5 +84,7 @@ def sglang_problem(where: str, dest: str, prefix: str) -> Problem:
     name = SGLANG.get(dest, dest)
     if name is None:
         return Problem(Code.SGLANG_NAME, where, dest, "nothing: vLLM has no such option", "Remove it.")
+    if name in OWNED:
+        return Problem(Code.SGLANG_NAME, where, dest, "nothing", OWNED[name])
     hint = f"write {prefix}{name}" + (f"; {HOW[dest]}" if dest in HOW else "")
     return Problem(Code.SGLANG_NAME, where, dest, f"{prefix}{name}", hint)

@@ -30,6 +30,8 @@ class GroupRequest:
     vllm: Options
     env: tuple[tuple[str, str | None, str], ...]
     """(name, value or None to unset, origin) in name order."""
+    unsaid: frozenset[str] = frozenset()
+    """Arguments that a Namespace holds at their parser's own default: nobody can tell whether somebody wanted it."""
 
 
 @frozen

@@ -47,6 +47,10 @@ UNSET: tuple[tuple[str, Reason], ...] = (
         (name, Reason(Source.GUARD, "left over from the trainer's own torch.distributed launch"))
         for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
     ),
+    *(
+        (f"VLLM_DP_{name}", Reason(Source.GUARD, "left over from another launch; vLLM falls back to it"))
+        for name in ("MASTER_IP", "MASTER_PORT", "RANK", "RANK_LOCAL", "SIZE")
+    ),
 )
 """Variables that a trainer's environment may carry and an engine must not see."""
 

@@ -83,3 +83,23 @@ def test_their_ports_on_our_hosts_are_left_alone() -> None:
         assert port not in taken
     args = {**ARGS, "rollout_external_engine_addrs": ["10.0.0.1:23456"], "vllm_router_port": 23456}
     assert refused(args) == [(Code.PORT_TAKEN, "vllm_router_port")]
+
+
+def test_external_engines_need_addresses() -> None:
+    """rollout_external without addresses is refused; with them it says the same twice."""
+    args = {**ARGS, "rollout_external_engine_addrs": None, "rollout_num_gpus": 8}
+    assert refused({**args, "rollout_external": True}) == [(Code.REQUIRED, "rollout_external")]
+    assert plan({**ARGS, "rollout_external": True}) == plan(ARGS)
+
+
+def test_what_does_not_apply_to_them_is_noted() -> None:
+    """GPUs and vLLM options reach no engine that somebody else runs, and each of them is noted."""
+    found = plan({**ARGS, "rollout_num_gpus": 8, "vllm_dtype": "auto"})
+    assert [n.where for n in found.notes if n.code == "not_applied"] == ["rollout_num_gpus", "vllm_dtype"]
+    assert found.engines == plan(ARGS).engines
+
+
+def test_one_gpu_is_one_gpu() -> None:
+    """The note about an engine nobody asked counts in words that read well."""
+    (note, _) = plan({**ARGS, "rollout_num_gpus_per_engine": 1}).notes
+    assert note.text == "10.1.1.1:8000 was not asked: it counts as 1 GPU in one replica"

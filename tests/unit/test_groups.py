@@ -67,6 +67,8 @@ def test_aliases_of_keys() -> None:
         ({"gpu_mem_utilization": 0.5}, Code.UNKNOWN_ARGUMENT, "gpu_memory_utilization"),
         ({"mem_fraction_static": 0.5}, Code.SGLANG_NAME, "gpu_memory_utilization"),
         ({"port": 1}, Code.OWNED, "port"),
+        ({"vllm_dtype": "auto"}, Code.UNKNOWN_ARGUMENT, "dtype, without vllm_"),
+        ({"disable_prefix_caching": True}, Code.UNKNOWN_ARGUMENT, "--no-enable-prefix-caching"),
         ({"config": "x.yaml"}, Code.OWNED, "vllm_ arguments"),
         ({"max_num_seqs": "many"}, Code.VALUE, "whole number"),
         ({7: 1}, Code.UNKNOWN_KEY, "texts"),
@@ -135,6 +137,42 @@ def test_a_model_needs_a_path() -> None:
     given = {"debug_rollout_only": True, "vllm_config": {"vllm": [model(model_path="/m")]}}
     assert processes(plan(given))[0].argv[:3] == ("vllm", "serve", "/m")
     assert refused({"debug_rollout_only": True, "rollout_num_gpus": 1}) == [(Code.REQUIRED, "hf_checkpoint")]
+
+
+def test_a_slash_at_the_end_of_a_path_says_nothing() -> None:
+    """A model whose path is hf_checkpoint but for a slash is the trainer's; one frozen for its path is noted."""
+    paths = ("/m/", "/m", "/n")
+    models = [
+        {"name": p.strip("/") + str(i), "model_path": p, "server_groups": [group(num_gpus=1)]}
+        for i, p in enumerate(paths)
+    ]
+    found = plan(
+        {"hf_checkpoint": "/m", "colocate": True, "actor_num_gpus_per_node": 3, "vllm_config": {"vllm": models}}
+    )
+    assert [w.model for w in found.weight_sync] == ["m0", "m1"]
+    assert [(n.where, n.text) for n in found.notes if n.code == "frozen"] == [
+        ("vllm_config.vllm[2].model_path", "n2 is frozen: its path is not hf_checkpoint")
+    ]
+
+
+def test_nothing_runs_in_a_placeholder() -> None:
+    """Options and environment of a placeholder would do nothing, so they are refused; empty ones are not."""
+    idle = {"worker_type": "placeholder", "num_gpus": 4}
+    for key, value in (("overrides", {"dtype": "auto"}), ("vllm_overrides", {"dtype": "auto"}), ("env", {"A": "1"})):
+        groups = [group(num_gpus=4), {**idle, key: value}]
+        place = f"vllm_config.vllm[0].server_groups[1].{key}"
+        assert refused(config(model(server_groups=groups))) == [(Code.UNKNOWN_KEY, place)]
+    groups = [group(num_gpus=4), {**idle, "overrides": {}, "env": None}]
+    assert len(plan(config(model(server_groups=groups))).engines) == 4
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "X_API_KEY", "A_SECRET", "DB_PASSWORD_FILE"])
+def test_secrets_stay_out_of_plans(name: str) -> None:
+    """A variable whose name says secret is refused without its value; unsetting one is no secret."""
+    (problem,) = refusal(config(model(server_groups=[group(env={name: "hush"})])))
+    assert (problem.code, problem.where, problem.found) == (Code.ENV_OWNED, f"{G}.env.{name}", "(a secret)")
+    assert "export it there" in problem.hint
+    assert env(processes(plan(config(model(server_groups=[group(env={name: None})]))))[0])[name] is None
 
 
 def test_models_of_one_name() -> None:

@@ -1,7 +1,9 @@
 """From a trainer's arguments to a request: what is understood, refused, defaulted and noted."""
 
 from argparse import Namespace
+from enum import Enum, IntEnum
 
+import attrs
 import pytest
 from tests.cases.ask import ALONE, SHARED, env, plan, processes, refusal, refused, values
 
@@ -56,14 +58,140 @@ def test_defaults_of_a_namespace_count_as_not_given() -> None:
     assert plan(Namespace(**{**full, **SIX})).engines == plan(SIX).engines
 
 
-def test_objects_with_the_repr_of_a_default_count_as_not_given() -> None:
-    """Defaults that are objects stand in the catalogue by their text."""
+@attrs.define
+class AttentionConfig:
+    """What vLLM's parser makes of its option of this name, as far as intake looks at it."""
 
-    class AttentionConfig:
-        def __repr__(self) -> str:
-            return "<AttentionConfig>"
+    backend: str | None = None
 
-    assert plan(Namespace(**SIX, vllm_attention_config=AttentionConfig())) == plan(SIX)
+
+class Needy(AttentionConfig):
+    """A class that cannot be made without an argument."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(backend)
+
+
+Needy.__name__ = "AttentionConfig"
+
+
+class Backend(Enum):
+    """An enumeration such as vLLM's parser keeps."""
+
+    TRITON = "triton"
+    FLASHINFER = "flashinfer"
+
+
+@pytest.mark.parametrize(
+    ("dest", "value"),
+    [
+        ("attention_config", AttentionConfig()),
+        ("mamba_backend", Backend.TRITON),
+        ("mamba_backend", Enum("E", {"triton": 1})(1)),
+        ("cpu_offload_params", set()),
+        ("ignore_patterns", ["original/**/*"]),
+        ("ignore_patterns", frozenset({"original/**/*"})),
+        ("allowed_methods", ["*"]),
+        ("allowed_methods", ("*",)),
+        ("allowed_methods", '[ "*" ]'),
+        ("hf_overrides", {}),
+        ("pt_load_map_location", "cpu"),
+        ("optimization_level", IntEnum("Level", {"O2": 2})(2)),
+    ],
+)
+def test_what_a_parser_makes_of_a_default_counts_as_not_given(dest: str, value: object) -> None:
+    """Enumerations, sets, lists, parsed JSON and untouched objects are the defaults of the catalogue."""
+    assert plan(Namespace(**SIX, **{f"vllm_{dest}": value})) == plan(SIX)
+
+
+@pytest.mark.parametrize(
+    ("dest", "value"),
+    [
+        ("attention_config", AttentionConfig("FLASH_ATTN")),
+        ("attention_config", Needy("FLASH_ATTN")),
+        ("attention_config", object()),
+        ("eplb_config", AttentionConfig()),
+    ],
+)
+def test_objects_that_are_no_default_are_refused(dest: str, value: object) -> None:
+    """An object that somebody changed, or of another class, is not dropped: no command line can hold it."""
+    assert refused(Namespace(**SIX, **{f"vllm_{dest}": value})) == [(Code.VALUE, f"vllm_{dest}")]
+
+
+@pytest.mark.parametrize(
+    ("dest", "value", "tokens"),
+    [
+        ("mamba_backend", Backend.FLASHINFER, ("--mamba-backend", "flashinfer")),
+        ("cpu_offload_params", {"b", "a"}, ("--cpu-offload-params", "a", "b")),
+        ("allowed_methods", ["GET"], ("--allowed-methods", '["GET"]')),
+        ("allowed_methods", "[", None),
+    ],
+)
+def test_what_a_parser_makes_of_a_value_is_given(dest: str, value: object, tokens: tuple[str, ...] | None) -> None:
+    """What a parser made of a user's text goes to the engines as text again, or is refused."""
+    args = Namespace(**SIX, **{f"vllm_{dest}": value})
+    if tokens is None:
+        assert refused(args) == [(Code.VALUE, f"vllm_{dest}")]
+    else:
+        assert tokens in [a.tokens for a in processes(plan(args))[0].args]
+
+
+def test_fields_of_the_router_without_a_flag() -> None:
+    """The router's argument class has fields that no flag fills: their defaults change nothing."""
+    assert plan(
+        Namespace(**SIX, router_prefill_urls=[], router_bootstrap_port_annotation="vllm.ai/bootstrap-port")
+    ) == plan(SIX)
+    assert refused(Namespace(**SIX, router_prefill_urls=["x"])) == [(Code.OWNED, "router_prefill_urls")]
+
+
+def test_replaced_defaults_are_noted() -> None:
+    """Where the planner's choice takes the place of a default that a Namespace holds, a note says so; once each."""
+    held = {"vllm_logprobs_mode": "raw_logprobs", "router_request_timeout_secs": 1800, "vllm_dtype": "auto"}
+    replaced = [("default_replaced", "router_request_timeout_secs"), ("default_replaced", "vllm_logprobs_mode")]
+    found = plan(Namespace(**SIX, **held))
+    assert [(n.code, n.where) for n in found.notes] == replaced
+    assert found.notes[1].text.count("processed_logprobs") == 1
+    assert plan(SIX).notes == ()
+    said = plan({**SIX, **held})
+    assert said.notes == ()
+    assert values(processes(said)[0], "--logprobs-mode") == ["raw_logprobs"]
+
+
+def test_replaced_defaults_of_a_router_with_prefill() -> None:
+    """The settings that only a router over prefill and decode engines gets are noted there alone."""
+    held = {"router_disable_circuit_breaker": False, "router_health_check_interval_secs": 60}
+    assert plan(Namespace(**SIX, **held)).notes == ()
+    notes = plan(Namespace(**SIX, **held, prefill_num_servers=1)).notes
+    assert {n.where for n in notes if n.code == "default_replaced"} == held.keys()
+
+
+def test_secrets_are_not_shown() -> None:
+    """A refusal of a secret does not repeat it."""
+    found = refusal({**SIX, "vllm_hf_token": "hf_abc", "vllm_api_key": "abc", "router_api_key": "abc"})
+    assert [(p.code, p.found) for p in found] == [(Code.OWNED, "(a secret)")] * 3
+    assert "HF_TOKEN" in found[1].hint
+
+
+def test_what_is_not_carried_out_is_noted() -> None:
+    """Restarts are asked for by use_fault_tolerance and not carried out yet."""
+    assert [(n.code, n.where) for n in plan({**SIX, "use_fault_tolerance": True}).notes] == [
+        ("not_applied", "use_fault_tolerance")
+    ]
+    assert plan({**SIX, "use_fault_tolerance": False}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("vllm_disable_prefix_caching", "vllm_enable_prefix_caching: false, or --no-vllm-enable-prefix-caching"),
+        ("vllm_no_enable_prefix_caching", "vllm_enable_prefix_caching: false, or --no-vllm-enable-prefix-caching"),
+        ("router_enable_retries", "router_disable_retries: false, since the switch is router_disable_retries"),
+    ],
+)
+def test_opposite_spellings(name: str, says: str) -> None:
+    """A switch that the program has the other way round is named with how to turn it."""
+    (problem,) = refusal({**SIX, name: True})
+    assert (problem.code, problem.allowed) == (Code.UNKNOWN_ARGUMENT, says)
 
 
 def test_values_beside_the_default_are_given() -> None:
@@ -116,6 +244,7 @@ def test_near_misses_are_noted() -> None:
         ("vllm_pp_size", "vllm_pipeline_parallel_size"),
         ("vllm_disable_radix_cache", "inverted"),
         ("vllm_watchdog_timeout", "no such option"),
+        ("vllm_base_gpu_id", "placement decides"),
     ],
 )
 def test_sglang_names(name: str, says: str) -> None:

@@ -40,7 +40,7 @@ def test_a_removed_flag_is_refused_with_what_became_of_it() -> None:
 
 def test_a_flag_of_a_later_release_says_since_when() -> None:
     """A flag that a release does not have yet is refused with the release that brought it."""
-    early = _problem("0.21.0", vllm_device_ids="0")
+    early = _problem("0.21.0", vllm_watermark=0.1)
     assert (early.code, early.hint) == (Code.REMOVED, "new in vLLM 0.24.0")
 
 

@@ -10,6 +10,7 @@ _ADDRESS = "the planner gives every process its own address and ports"
 _NO_SECRETS = "a plan never holds a secret"
 _TLS = "Vime talks plain HTTP to its engines"
 _DP = "the planner chooses how replicas are balanced"
+_INHERITED = "the executor's own environment is inherited: export it there"
 
 OWNED: Mapping[str, str] = {
     "model": "give hf_checkpoint, or model_path in vllm_config",
@@ -34,6 +35,8 @@ OWNED: Mapping[str, str] = {
     "data_parallel_rpc_port": _ADDRESS,
     "seed": "give `seed`: every engine gets seed + its index",
     "api_key": _NO_SECRETS,
+    "hf_token": _NO_SECRETS + ": export HF_TOKEN where the engines run",
+    "device_ids": "placement decides which GPUs a process sees",
     "ssl_keyfile": _TLS,
     "ssl_certfile": _TLS,
     "ssl_ca_certs": _TLS,
@@ -65,5 +68,30 @@ ENV_OWNED: Mapping[str, str] = {
     "VLLM_NIXL_SIDE_CHANNEL_HOST": _ADDRESS,
     "VLLM_NIXL_SIDE_CHANNEL_PORT": _ADDRESS,
     "VLLM_MOONCAKE_BOOTSTRAP_PORT": _ADDRESS,
+    "VLLM_EC_SIDE_CHANNEL_PORT": _ADDRESS,
+    "VLLM_P2P_SIDE_CHANNEL_PORT": _ADDRESS,
+    "VLLM_DP_SIZE": _LAYOUT,
+    "VLLM_DP_RANK": _DP,
+    "VLLM_DP_RANK_LOCAL": _DP,
+    "VLLM_DP_MASTER_IP": _ADDRESS,
+    "VLLM_DP_MASTER_PORT": _ADDRESS,
 }
 """Environment variables that a group's env cannot set, and why."""
+
+HIDDEN = "(a secret)"
+"""What a refusal shows in the place of one."""
+
+_SECRET_ENDS = ("_TOKEN", "_API_KEY", "_SECRET", "_ACCESS_KEY")
+
+
+def env_owned(name: str) -> str | None:
+    """Return why a group's env cannot set ``name``, or None when it can. Secrets are told by their names."""
+    if is_secret(name):
+        return f"{_NO_SECRETS}; {_INHERITED}"
+    return ENV_OWNED.get(name)
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option or environment variable of this name holds a secret."""
+    upper = f"_{name.upper()}"
+    return upper.endswith(_SECRET_ENDS) or "PASSWORD" in upper

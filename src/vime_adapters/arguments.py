@@ -27,8 +27,10 @@ def read_yaml(path: Path, where: str) -> object:
     try:
         text = path.read_text(encoding="utf-8")
         value: object = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise PlanRefused((Problem(Code.VALUE, where, f"no such file: {path}", "a readable YAML file"),)) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else " ".join(str(error).split())
         raise PlanRefused((Problem(Code.VALUE, where, reason, "a readable YAML file"),)) from None
     return value
 

@@ -3,16 +3,19 @@
 vLLM's parser is asked in one process for all of them: importing vLLM takes most of the time, and starts nothing.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 
+import attrs
 import pytest
 from tests.cases.load import Case, cases
+from vllm_router.router_args import RouterArgs
 
 from vime_adapters.router.check import check_router_args
-from vime_core import LaunchPlan
+from vime_core import Cluster, LaunchPlan, make_plan, parse
 from vime_core.plan import Engine, Process
 
 ASK = """
@@ -35,6 +38,28 @@ for argv in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 """
 
+PLAN = """
+import argparse, sys
+from vllm.entrypoints.cli.serve import cmd_init
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vime_core import Cluster, PlanRefused, make_plan, render
+
+parser = FlexibleArgumentParser()
+commands = parser.add_subparsers(dest="subparser")
+(serve,) = cmd_init()
+serve.subparser_init(commands)
+found = vars(parser.parse_args(["serve", *sys.argv[1:]]))
+ours = found.keys() - {"subparser", "config", "dispatch_function"}
+held = {f"vllm_{name}": found[name] for name in sorted(ours)}
+args = argparse.Namespace(hf_checkpoint="m", debug_rollout_only=True, rollout_num_gpus=2, **held)
+try:
+    print("PLAN" + render(make_plan(args, Cluster.uniform(1, 8))))
+except PlanRefused as refused:
+    print("PLAN" + str(refused))
+"""
+
+BARE = {"hf_checkpoint": "m", "debug_rollout_only": True, "rollout_num_gpus": 2}
+
 ACCEPTED = [case for case in cases() if case.refused is None]
 
 
@@ -44,14 +69,12 @@ def plans() -> dict[str, LaunchPlan]:
     return {case.id: case.plan() for case in ACCEPTED}
 
 
-@pytest.fixture(scope="module")
-def understood(plans: dict[str, LaunchPlan]) -> dict[tuple[str, ...], dict[str, object] | str]:
-    """Return what vLLM's parser makes of every distinct engine command line, or the reason why it refuses one."""
-    lines = sorted({p.argv for plan in plans.values() for e in plan.engines for p in e.processes})
+def ask(program: str, *args: str, text: str = "") -> str:
+    """Return what a program says in a process of its own, without vLLM's variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        input=json.dumps([argv[1:] for argv in lines]),
+        [sys.executable, "-c", program, *args],
+        input=text,
         capture_output=True,
         text=True,
         env={**clean, "VLLM_LOGGING_LEVEL": "ERROR"},
@@ -59,7 +82,15 @@ def understood(plans: dict[str, LaunchPlan]) -> dict[tuple[str, ...], dict[str, 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout[done.stdout.index("[") :])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def understood(plans: dict[str, LaunchPlan]) -> dict[tuple[str, ...], dict[str, object] | str]:
+    """Return what vLLM's parser makes of every distinct engine command line, or the reason why it refuses one."""
+    lines = sorted({p.argv for plan in plans.values() for e in plan.engines for p in e.processes})
+    said = ask(ASK, text=json.dumps([argv[1:] for argv in lines]))
+    answers = json.loads(said[said.index("[") :])
     return dict(zip(lines, answers, strict=True))
 
 
@@ -103,3 +134,41 @@ def test_routers_parse(case: Case, plans: dict) -> None:
     """The router's own parser and validation take every router command line."""
     for router in plans[case.id].routers:
         assert check_router_args(router.argv) == []
+
+
+def planned(*flags: str) -> str:
+    """Return the text of the plan, or the refusal, for the Namespace that vLLM's own parser makes of some flags."""
+    return ask(PLAN, *flags).partition("PLAN")[2].rstrip("\n")
+
+
+def test_a_namespace_of_vllms_own_defaults_asks_for_nothing() -> None:
+    """Every default of the real parser counts as not given; where the planner chose otherwise, a note says so."""
+    found = parse(planned())
+    assert attrs.evolve(found, notes=()) == make_plan(BARE, Cluster.uniform(1, 8))
+    assert [(note.code, note.where) for note in found.notes] == [("default_replaced", "vllm_logprobs_mode")]
+
+
+def test_what_the_real_parser_makes_of_values_is_given() -> None:
+    """Values beside the defaults reach the engines as text, whatever the real parser makes of them."""
+    flags = ("--mamba-backend", "flashinfer", "--limit-mm-per-prompt", '{"image": 4}', "--optimization-level", "3")
+    given = {"vllm_mamba_backend": "flashinfer", "vllm_limit_mm_per_prompt": {"image": 4}, "vllm_optimization_level": 3}
+    found = attrs.evolve(parse(planned(*flags)), notes=())
+    assert found == make_plan({**BARE, **given}, Cluster.uniform(1, 8))
+
+
+def test_objects_of_the_real_parser_are_not_dropped() -> None:
+    """An object that the parser made of a user's JSON is refused rather than taken for the default."""
+    refusal = planned("--compilation-config", '{"cudagraph_mode": "NONE"}')
+    assert refusal.startswith("VIME102")
+    assert "vllm_compilation_config" in refusal
+
+
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_a_namespace_of_the_routers_own_defaults_asks_for_nothing(prefixed: bool) -> None:
+    """The defaults of the router's parser, and of its class of arguments, count as not given."""
+    parser = argparse.ArgumentParser()
+    RouterArgs.add_cli_args(parser, use_router_prefix=True, exclude_host_port=True)
+    held = vars(parser.parse_args([])) if prefixed else {f"router_{k}": v for k, v in vars(RouterArgs()).items()}
+    found = make_plan(argparse.Namespace(**BARE, **held), Cluster.uniform(1, 8))
+    assert attrs.evolve(found, notes=()) == make_plan(BARE, Cluster.uniform(1, 8))
+    assert [(note.code, note.where) for note in found.notes] == [("default_replaced", "router_request_timeout_secs")]

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from attrs import frozen
 
 from vime_core.cluster import Cluster, Interval
-from vime_core.connectors import Connector, connector_of, default_config, json_value
+from vime_core.connectors import Connector, configs_of, connector_of, default_config, json_value, listens
 from vime_core.errors import Code, Problem
 from vime_core.placement import Placed
 from vime_core.plan import PortUse, Reason, Role, Source
 from vime_core.ports import SCAN_SPAN, Ports
+from vime_core.request import GroupRequest
 from vime_core.units import EngineId, ProcessId, TcpPort
+from vime_core.vllm.catalogue import truth
 
 _HTTP = Reason(Source.LAYOUT, "the head's API; followers serve none")
 _MASTER = Reason(Source.LAYOUT, "where the engine's node ranks meet, on rank 0's host")
@@ -48,24 +50,69 @@ def process_id(engine: EngineId, rank: int) -> ProcessId:
 
 def connector_for(placed: Placed) -> Connector | None:
     """Return the KV connector family of an engine: the user's, else NIXL's for prefill and decode engines."""
-    group = placed.draft.group
+    return connector_of(kv_config(placed.draft.group))
+
+
+def kv_config(group: GroupRequest) -> object:
+    """Return the KV configuration of a group's engines: the user's, else NIXL's for prefill and decode, else None."""
     given = group.vllm.get("kv_transfer_config")
     if given is not None:
-        return connector_of(given.value)
-    return connector_of(default_config(group.role)) if group.role in {Role.PREFILL, Role.DECODE} else None
+        return given.value
+    return default_config(group.role) if group.role in {Role.PREFILL, Role.DECODE} else None
 
 
 def twin_problems(engines: Iterable[Addressed]) -> Iterator[Problem]:
-    """Yield a problem for engines that a user's KV configuration gives one id: peers could not tell them apart."""
+    """Yield a problem for engines that a user's KV configuration makes alike: an id or a place of events for several.
+
+    Peers could not tell two engines of one id apart; the second of two that publish at one port cannot start.
+    """
     seen: dict[str, EngineId] = {}
+    bound: dict[tuple[int, str], EngineId] = {}
     for engine in engines:
         given = engine.placed.draft.group.vllm.get("kv_transfer_config")
-        value = json_value(given.value) if given is not None else None
-        name = value.get("engine_id") if isinstance(value, Mapping) else None
-        if given is not None and isinstance(name, str) and seen.setdefault(name, engine.id) != engine.id:
-            found = f"engine_id {name} for several engines"
-            hint = "Leave engine_id out: every engine makes one up."
-            yield Problem(Code.DUPLICATE, given.origin, found, "an id of its own for every engine", hint)
+        for name in dict.fromkeys(_ids(given.value)) if given is not None else ():
+            if given is not None and seen.setdefault(name, engine.id) != engine.id:
+                found = f"engine_id {name} for several engines"
+                hint = "Leave engine_id out: every engine makes one up."
+                yield Problem(Code.DUPLICATE, given.origin, found, "an id of its own for every engine", hint)
+        events = engine.placed.draft.group.vllm.get("kv_events_config")
+        for node, endpoint in _bound(engine, events.value) if events is not None else ():
+            first = bound.setdefault((node, endpoint), engine.id)
+            if events is not None and first != engine.id:
+                found = f"KV events of {first} and {engine.id} at {endpoint} of one host"
+                hint = "Give every group on a host an `endpoint` of its own, or tcp://*:0."
+                yield Problem(Code.PORT_TAKEN, events.origin, found, "one engine at an endpoint of a host", hint)
+                break
+
+
+def _ids(config: object) -> Iterator[str]:
+    for one in (json_value(config), *configs_of(config)):
+        name = one.get("engine_id") if isinstance(one, Mapping) else None
+        if isinstance(name, str):
+            yield name
+
+
+def _bound(engine: Addressed, config: object) -> Iterator[tuple[int, str]]:
+    """Yield host and endpoint of every place where an engine publishes its KV events.
+
+    vLLM's distributed/kv_events.py: each replica adds its index to the port; an endpoint with a wildcard is bound,
+    others are connected to; a replay endpoint is always bound; port 0 is whichever is free.
+    """
+    value = json_value(config)
+    if not isinstance(value, Mapping) or truth(value.get("enable_kv_cache_events")) is not True:
+        return
+    if value.get("publisher") not in {None, "zmq"}:
+        return
+    main, replay = value.get("endpoint", "tcp://*:5557"), value.get("replay_endpoint")
+    binds = [e for e in (main,) if "*" in str(e) or "::" in str(e)] + ([replay] if replay else [])
+    shape = engine.placed.draft.shape
+    for endpoint in map(str, binds):
+        base, _, port = endpoint.rpartition(":")
+        if not endpoint.startswith("tcp") or not (port.isascii() and port.isdecimal() and 0 < len(port) < 6):
+            continue
+        for replica in range(shape.dp if int(port) else 0):
+            node, _ = engine.placed.nodes[replica * shape.nnodes // shape.dp]
+            yield node, f"{base}:{int(port) + replica}"
 
 
 def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: list[Problem]) -> Addressed:
@@ -83,7 +130,7 @@ def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: lis
                 if draft.shape.dp > 1:
                     wanted.append(("dp_rpc", 1, _DP_RPC))
         span = draft.shape.dp if connector is not None and connector.per_dp_rank else 1
-        if connector is not None and draft.group.role in connector.roles and (rank == 0 or span > 1):
+        if connector is not None and listens(kv_config(draft.group), draft.group.role) and (rank == 0 or span > 1):
             text = f"{connector.name} listens here" + (", one port per data-parallel rank" if span > 1 else "")
             wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
         wanted.append(("scan", SCAN_SPAN, _SCAN))

@@ -47,6 +47,7 @@ class Code(Enum):
         "Give both groups layouts that fit together.",
     )
     MODEL_FIT = ("VIME213", "model cannot fit", "Give an engine more GPUs, for tensor, pipeline or expert ranks.")
+    COMBINATION = ("VIME214", "vLLM refuses this combination", "Leave one of them out.")
 
     OVERSUBSCRIBED = ("VIME301", "group oversubscribed", "Lower the request or add hosts.")
     STRADDLES_HOSTS = ("VIME302", "engine straddles hosts", "Align it with a placeholder group.")

@@ -4,10 +4,10 @@ The rules are those of vLLM's own NIXL connector (0.32: its compatibility hash a
 applies when the first request arrives, minutes after the start. Here they refuse the plan.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from vime_core.connectors import NIXL, connector_of, default_config, json_value
+from vime_core.connectors import NIXL, configs_of, connector_of, default_config, families_of
 from vime_core.errors import Code, Problem
 from vime_core.plan import Role
 from vime_core.request import GroupRequest
@@ -35,9 +35,9 @@ def _config(group: GroupRequest) -> tuple[object, str]:
     return (default_config(group.role), group.where) if given is None else (given.value, given.origin)
 
 
-def _key(config: object, name: str) -> object:
-    value = json_value(config)
-    return value.get(name) if isinstance(value, dict) else None
+def _exchanging(config: object) -> Mapping[object, object]:
+    """Return the configuration that moves blocks between engines: in a MultiConnector the first of a known family."""
+    return next((own for _, own in families_of(config)), next(iter(configs_of(config)), {}))
 
 
 def _role_problems(group: GroupRequest, shape: Shape) -> Iterator[Problem]:
@@ -46,7 +46,7 @@ def _role_problems(group: GroupRequest, shape: Shape) -> Iterator[Problem]:
     if wrong is None:
         return
     config, origin = _config(group)
-    if _key(config, "kv_role") == wrong:
+    if _exchanging(config).get("kv_role") == wrong:
         allowed = f"kv_role kv_both, or the one of a {group.role.value} engine"
         yield Problem(Code.PD_GEOMETRY, origin, f"kv_role {wrong} on a {group.role.value} group", allowed)
     if group.role is Role.DECODE and connector_of(config) is NIXL:
@@ -58,7 +58,7 @@ def _role_problems(group: GroupRequest, shape: Shape) -> Iterator[Problem]:
 
 def _pair_problems(prefill: EngineDraft, decode: EngineDraft, facts: ModelFacts) -> Iterator[Problem]:
     (give, give_at), (take, take_at) = _config(prefill.group), _config(decode.group)
-    names = (_key(give, "kv_connector"), _key(take, "kv_connector"))
+    names = (_exchanging(give).get("kv_connector"), _exchanging(take).get("kv_connector"))
     pull = {"NixlConnector": "NixlPullConnector"}
     if pull.get(str(names[0]), names[0]) != pull.get(str(names[1]), names[1]):
         found = f"{names[0]} to prefill and {names[1]} to decode ({give_at}, {take_at})"

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 
-from vime_core.argv import Derived
+from vime_core.argv import Derived, transfer_backend
 from vime_core.cluster import Cluster
 from vime_core.options import replaced
-from vime_core.plan import Note, Source
+from vime_core.plan import Note, Role, Source
 from vime_core.request import GroupRequest, RolloutRequest
 from vime_core.topology import ModelFacts
 from vime_core.vllm.catalogue import truth
 from vime_core.vllm.releases import deprecation
+from vime_core.weights import BACKENDS
 
 
 def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster: Cluster) -> Iterator[Note]:
@@ -21,6 +22,12 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
         if moe is None and any(sizes & group.vllm.keys() for group in model.groups):
             text = "whether the model has experts is not known, so rules about experts were not applied"
             yield Note("model_kind_unknown", model.path, text)
+        if any(group.role is Role.ENCODER for group in model.groups):
+            text = (
+                "nothing sends requests to the encoders by itself: vLLM's example connector reads the shared folder"
+                " alone, and encoder_urls are for the client that asks the encoders first"
+            )
+            yield Note("encoders", model.name, text)
         networked = request.trainer_gpus and model.update_weights and not request.weights_by_disk
         if cluster.hardware == "cpu" and networked:
             text = "no weight_transfer_config is set: vLLM's own backends need CUDA"
@@ -44,9 +51,16 @@ def option_notes(group: GroupRequest, derived: Iterable[Derived], version: str) 
             yield Note("default_replaced", name, replaced(name, extra.value, extra.reason.text))
         if given is None and extra.reason.source in {Source.GUARD, Source.CONNECTOR}:
             yield Note("set_for_you", extra.dest, f"{extra.dest} is set: {extra.reason.text}")
+        elif given is not None and extra.dest == "worker_extension_cls":
+            text = f"{given.origin} replaces Vime's worker: the trainer cannot tell which GPU each worker is on"
+            yield Note("worker_extension", given.origin, text)
         elif given is not None and isinstance(extra.value, bool) and truth(given.value) is False:
             text = f"{given.origin} is applied as given, against the planner's choice ({extra.reason.text})"
             yield Note("user_choice", given.origin, text)
+    backend = transfer_backend(group)
+    if isinstance(backend, str) and backend not in BACKENDS:
+        text = f"{backend} is no backend of vLLM's own: the engines' plugins must register it"
+        yield Note("custom_backend", group.vllm["weight_transfer_config"].origin, text)
     for dest in sorted(group.vllm):
         told = deprecation(dest, version)
         if told is not None:

@@ -197,7 +197,8 @@ class WeightMember:
 class WeightSync:
     """How one model's weights reach its engines.
 
-    ``world_size`` counts the trainer's sender and every GPU that joins the group; 1 when no engine joins one.
+    ``world_size`` counts the trainer's sender and every GPU that joins the group; 1 when no engine joins one. With
+    nccl_m2n every trainer rank is a sender.
     ``address`` and ``port`` are where the group meets, on the sender's host. ``timeout`` is in seconds; ``calls`` is
     the number of control calls one sync makes to each engine, whatever the number of tensors.
     """

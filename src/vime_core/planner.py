@@ -7,6 +7,7 @@ from vime_core.addresses import Addressed, address_engine, twin_problems
 from vime_core.argv import GroupArgs, derived_options, group_args, guard_problems, process_args
 from vime_core.check import problems as broken_laws
 from vime_core.cluster import Cluster
+from vime_core.combinations import combination_findings
 from vime_core.env import process_env
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.external import ExternalFacts, external_engines
@@ -57,13 +58,16 @@ def make_plan(
     problems: list[Problem] = []
     drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes if n.gpus), facts, problems)
     problems += exchange_problems(drafts, facts)
+    found = tuple(combination_findings(request, drafts, facts, vllm.version))
+    problems += (one for one in found if isinstance(one, Problem))
     problems += memory_problems(drafts, facts, cluster.hardware, vllm)
     _stop(problems)
     placed = place(request, drafts, cluster, problems)
     _stop(problems)
     _reachable(placed, cluster, request, problems)
     _stop(problems)
-    return _assemble(request, placed, cluster, facts, vllm, router, external or {})
+    told = tuple(one for one in found if isinstance(one, Note))
+    return _assemble(request, placed, cluster, facts, vllm, router, external or {}, told)
 
 
 def _assemble(
@@ -74,10 +78,11 @@ def _assemble(
     vllm: Catalogue,
     router: Catalogue,
     external: Mapping[str, ExternalFacts],
+    told: tuple[Note, ...],
 ) -> LaunchPlan:
     problems: list[Problem] = []
     notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
-    notes += request_notes(request, facts, cluster)
+    notes += [*request_notes(request, facts, cluster), *told]
     notes += _interface_notes(placed, cluster)
     others = _external(request, external, vllm.version, notes)
     ports = Ports(cluster)

@@ -106,6 +106,7 @@ OFFENCES: dict[Code, Act] = {
         | {"vllm_pipeline_parallel_size": 2}
     ),
     Code.MODEL_FIT: large_model,
+    Code.COMBINATION: args({**EIGHT, "vllm_enable_eplb": True}),
     Code.OVERSUBSCRIBED: args({"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "rollout_num_gpus": 6}),
     Code.STRADDLES_HOSTS: args(
         {"hf_checkpoint": "m", "actor_num_gpus_per_node": 6, "rollout_num_gpus": 4, "rollout_num_gpus_per_engine": 4},

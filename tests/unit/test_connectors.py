@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tests.cases.ask import SHARED, env, plan, refused
+from tests.cases.ask import ALONE, SHARED, env, grouped, plan, refused
 
 from vime_core import Code
-from vime_core.connectors import MOONCAKE, NIXL, connector_of, default_config, json_value
+from vime_core.connectors import MOONCAKE, NIXL, configs_of, connector_of, default_config, json_value, unregistered
 from vime_core.plan import Role
 
 PD = {**SHARED, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1}
@@ -93,18 +93,152 @@ def test_followers_of_one_replica_do_not_listen() -> None:
         assert ["VLLM_NIXL_SIDE_CHANNEL_PORT" in env(p) for p in engine.processes] == [True, False]
 
 
-def test_mooncake_listens_on_the_prefill_side() -> None:
-    """Only prefill engines serve Mooncake's bootstrap port, one however many replicas, and the router learns it."""
-    args = {**PD, "vllm_kv_transfer_config": '{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}'}
+def _mooncake(role: str) -> dict[str, object]:
+    return {"kv_connector": "MooncakeConnector", "kv_role": role}
+
+
+def test_mooncake_listens_where_it_does_not_only_consume() -> None:
+    """Every engine that may produce serves a bootstrap port, one however many replicas; the router learns prefill's."""
+    args = {**PD, "vllm_kv_transfer_config": json.dumps(_mooncake("kv_both"))}
     found = plan({**args, "vllm_data_parallel_size": 2}, moe=True)
     ports = [env(e.processes[0]).get("VLLM_MOONCAKE_BOOTSTRAP_PORT") for e in found.engines]
-    assert ports[0] is not None
-    assert ports[1:] == [None, None, None]
-    assert found.routers[0].prefill_urls == ((found.engines[0].url, int(ports[0])),)
+    assert None not in ports
+    assert len(set(ports)) == 4
+    assert found.routers[0].prefill_urls == ((found.engines[0].url, int(str(ports[0]))),)
     assert "VLLM_NIXL_SIDE_CHANNEL_PORT" not in env(found.engines[0].processes[0])
 
 
-def test_unknown_connectors_are_passed_on() -> None:
+def _pd(prefill: object, decode: object) -> dict[str, object]:
+    sides = {"prefill": prefill, "decode": decode}
+    groups = [
+        {"worker_type": role, "num_gpus": 2, "num_gpus_per_engine": 2, "overrides": {"kv_transfer_config": config}}
+        for role, config in sides.items()
+    ]
+    return grouped(*groups)
+
+
+def test_mooncake_consumers_do_not_listen() -> None:
+    """The port follows kv_role: a decode engine that only consumes has none, and neither needs one."""
+    found = plan(_pd(_mooncake("kv_producer"), _mooncake("kv_consumer")))
+    ports = [env(e.processes[0]).get("VLLM_MOONCAKE_BOOTSTRAP_PORT") for e in found.engines]
+    assert ports[0] is not None
+    assert ports[1] is None
+    regular = {**ALONE, "rollout_num_gpus": 1, "vllm_kv_transfer_config": _mooncake("kv_both")}
+    assert "VLLM_MOONCAKE_BOOTSTRAP_PORT" in env(plan(regular).engines[0].processes[0])
+
+
+def _multi(*children: object, **more: object) -> dict[str, object]:
+    extra = {"connectors": list(children)}
+    return {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra, **more}
+
+
+OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+
+
+def test_connectors_inside_a_multi_connector_get_their_ports() -> None:
+    """NIXL beside an offloading connector listens as NIXL alone does, on every engine, and the router speaks NIXL."""
+    inner = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    found = plan(_pd(_multi(OFFLOADING, inner), _multi(inner, OFFLOADING)))
+    ports = {env(e.processes[0])["VLLM_NIXL_SIDE_CHANNEL_PORT"] for e in found.engines}
+    assert len(ports) == 2
+    assert "nixl" in found.routers[0].argv
+    producer = {**_mooncake("kv_producer"), "kv_role": "kv_consumer"}
+    assert refused(_pd(_multi(producer), _multi(_mooncake("kv_consumer"))))[0][0] is Code.PD_GEOMETRY
+
+
+def test_what_a_multi_connector_holds() -> None:
+    """Children have the outer kv_role unless they say their own; what is no list of mappings holds nothing."""
+    assert configs_of(_multi({"kv_connector": "A"})) == ({"kv_role": "kv_both", "kv_connector": "A"},)
+    assert connector_of(_multi(OFFLOADING, _mooncake("kv_both"))) is MOONCAKE
+    assert configs_of(_multi(7)) == ()
+    assert configs_of({"kv_connector": "MultiConnector"}) == ()
+    assert configs_of({"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": "x"}}) == ()
+
+
+def test_children_cannot_share_an_id() -> None:
+    """An engine_id inside a MultiConnector is refused for two engines as one outside is."""
+    child = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "one"}
+    args = {**ALONE, "rollout_num_gpus": 2, "vllm_kv_transfer_config": _multi(child)}
+    assert refused(args) == [(Code.DUPLICATE, "vllm_kv_transfer_config")]
+
+
+def test_moriio_is_told_to_the_router() -> None:
+    """The router speaks MoRIIO when the engines do; its ports are those of the user's configuration."""
+    config = {"kv_connector": "MoRIIOConnector", "kv_role": "kv_producer"}
+    found = plan(_pd(config, {**config, "kv_role": "kv_consumer"}))
+    argv = found.routers[0].argv
+    assert argv[argv.index("--kv-connector") + 1] == "moriio"
+    assert {use.name for e in found.engines for use in e.processes[0].ports} == {"http", "scan"}
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({"kv_connector": "NixlConector"}, (("NixlConector", "NixlConnector"),)),
+        ({"kv_connector": "SharedStorageConnector"}, (("SharedStorageConnector", "ExampleConnector"),)),
+        ({"kv_connector": "Zzz"}, (("Zzz", None),)),
+        ({"kv_connector": "Mine", "kv_connector_module_path": "my.module"}, ()),
+        (_multi({"kv_connector": "LMCacheConnector"}), (("LMCacheConnector", "LMCacheMPConnector"),)),
+        (_multi({"kv_connector": "Mine"}, kv_connector_module_path="my.module"), ()),
+        ({"kv_connector": "LMCacheConnectorV1"}, ()),
+        ({"kv_connector": 7}, ()),
+        (None, ()),
+    ],
+)
+def test_connectors_that_vllm_cannot_find(config: object, found: object) -> None:
+    """A name that vLLM does not register needs a module path; without one the nearest registered name is known."""
+    assert unregistered(config) == found
+
+
+@pytest.mark.parametrize(
+    ("events", "clash"),
+    [
+        ({"enable_kv_cache_events": True}, True),
+        ('{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:6000"}', True),
+        ({"enable_kv_cache_events": True, "endpoint": "tcp://10.0.0.9:6000", "replay_endpoint": "tcp://*:7000"}, True),
+        ({"enable_kv_cache_events": True, "endpoint": "tcp://10.0.0.9:6000"}, False),
+        ({"enable_kv_cache_events": True, "endpoint": "tcp://*:0"}, False),
+        ({"enable_kv_cache_events": True, "endpoint": "ipc://*"}, False),
+        ({"enable_kv_cache_events": True, "publisher": "null"}, False),
+        ({"enable_kv_cache_events": False}, False),
+        ({}, False),
+        ("[]", False),
+    ],
+)
+def test_two_engines_cannot_publish_at_one_place(events: object, clash: bool) -> None:
+    """Two engines of a host that would bind one endpoint for their KV events are refused; one alone passes."""
+    args = {**ALONE, "rollout_num_gpus": 2, "vllm_kv_events_config": events}
+    if clash:
+        assert refused(args) == [(Code.PORT_TAKEN, "vllm_kv_events_config")]
+    else:
+        assert len(plan(args).engines) == 2
+    assert len(plan({**args, "rollout_num_gpus_per_engine": 2}).engines) == 1
+    assert len(plan({**args, "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8}, "2x8").engines) == 2
+
+
+def test_replicas_publish_at_ports_of_their_own() -> None:
+    """A group two ports further is refused where the other's replicas reach it, and planned three ports further."""
+
+    def args(port: int) -> dict[str, object]:
+        sides = [("tcp://*:6000", 3), (f"tcp://*:{port}", 1)]
+        groups = [
+            {
+                "num_gpus": dp,
+                "num_gpus_per_engine": dp,
+                "overrides": {
+                    "data_parallel_size": dp,
+                    "kv_events_config": {"enable_kv_cache_events": True, "endpoint": endpoint},
+                },
+            }
+            for endpoint, dp in sides
+        ]
+        return grouped(*groups)
+
+    assert [code for code, _ in refused(args(6002), moe=True)] == [Code.PORT_TAKEN]
+    assert len(plan(args(6003), moe=True).engines) == 2
+
+
+def test_connectors_without_ports_are_passed_on() -> None:
     """A connector that needs nothing from the plan is applied verbatim and gets no port."""
     text = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
     found = plan({**SHARED, "rollout_num_gpus_per_engine": 8, "vllm_kv_transfer_config": text})

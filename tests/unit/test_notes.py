@@ -60,3 +60,16 @@ def test_a_policy_that_sees_no_load() -> None:
     assert notes({**ONE, "router_policy": "power_of_two"}) == [("router_policy", "router_policy")]
     assert notes({**ONE, "vllm_router_policy": "power_of_two"}) == [("router_policy", "vllm_router_policy")]
     assert notes({**ONE, "router_policy": "round_robin"}) == []
+
+
+def test_a_worker_extension_of_the_users() -> None:
+    """A worker_extension_cls of the user's replaces ours in colocated engines, with a note; elsewhere it is theirs."""
+    mine = {"vllm_worker_extension_cls": "my.Worker"}
+    assert notes({**SHARED, **mine}) == [("worker_extension", "vllm_worker_extension_cls")]
+    assert notes({**ONE, **mine}) == []
+
+
+def test_encoders_are_asked_by_the_client() -> None:
+    """A model with encoder engines is planned with a note that clients must ask them first."""
+    groups = [{"worker_type": kind, "num_gpus": 1} for kind in ("encoder", "regular")]
+    assert ("encoders", "actor") in notes(grouped(*groups))

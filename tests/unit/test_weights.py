@@ -128,3 +128,36 @@ def test_disk_and_a_backend_exclude_each_other() -> None:
     args = {**APART, "update_weight_transport": "disk", "vllm_weight_transfer_config": '{"backend": "nccl"}'}
     assert refused(args) == [(Code.WEIGHT_TRANSPORT, "vllm_weight_transfer_config")]
     assert refused({**APART, "update_weight_transport": "pigeon"}) == [(Code.VALUE, "update_weight_transport")]
+
+
+def test_a_misspelt_backend() -> None:
+    """A backend one slip away from one of vLLM's is refused with that one; what is no text is refused too."""
+    for given in ({"backend": "ncll"}, {"backend": 7}):
+        assert set(refused({**APART, "vllm_weight_transfer_config": given})) == {
+            (Code.WEIGHT_TRANSPORT, "vllm_weight_transfer_config")
+        }
+
+
+def test_a_backend_of_somebody_elses_is_noted() -> None:
+    """A backend that vLLM does not register is a plugin's: applied as given, and named in a note."""
+    assert [n.code for n in plan({**APART, "vllm_weight_transfer_config": {"backend": "mine"}}).notes] == [
+        "custom_backend"
+    ]
+    assert plan({**APART, "vllm_weight_transfer_config": {"backend": "sharded_rdt"}}).notes == ()
+
+
+def test_a_configuration_without_a_backend_is_nccl() -> None:
+    """vLLM's default backend is nccl, so an empty configuration is refused on shared GPUs."""
+    assert members(plan({**APART, "vllm_weight_transfer_config": {}})) == [("nccl", 1, 2), ("nccl", 3, 2)]
+    assert refused({**SHARED, "vllm_weight_transfer_config": {}})[0][0] is Code.WEIGHT_TRANSPORT
+
+
+def test_many_senders() -> None:
+    """With nccl_m2n every trainer rank sends: engines start at the trainer's size, and no other backend joins them."""
+    given = {"overrides": {"weight_transfer_config": {"backend": "nccl_m2n"}}, "num_gpus": 2, "num_gpus_per_engine": 2}
+    more = {"debug_rollout_only": False, "actor_num_gpus_per_node": 4}
+    found = plan({**grouped(given, given), **more})
+    assert members(found) == [("user", 4, 2), ("user", 6, 2)]
+    assert found.weight_sync[0].world_size == 8
+    mixed = {**grouped(given, {"num_gpus": 2, "num_gpus_per_engine": 2}), **more}
+    assert [code for code, _ in refused(mixed)] == [Code.WEIGHT_TRANSPORT]

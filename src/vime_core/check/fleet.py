@@ -94,6 +94,9 @@ def _weights(plan: LaunchPlan, engines: Mapping[str, Sequence[Engine]]) -> Itera
     }
     for sync in plan.weight_sync:
         where, at = f"weight_sync.{sync.model}", 1
+        joins = [m for m in sync.engines if m.rank_offset is not None]
+        if joins and {m.transport for m in joins} == {Transport.USER} and joins[0].rank_offset == plan.trainer_slots:
+            at = plan.trainer_slots  # a backend with as many senders as trainer ranks
         if [m.engine for m in sync.engines] != [e.id for e in engines.get(sync.model, ())]:
             yield where, ", ".join(m.engine for m in sync.engines[:4]), "every engine of the model, once and in order"
         for member in sync.engines:

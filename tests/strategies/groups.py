@@ -11,7 +11,7 @@ CONNECTORS = (
     None,
     NIXL,
     '{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}',
-    {"kv_connector": "OtherConnector"},
+    {"kv_connector": "OtherConnector", "kv_connector_module_path": "other.connector"},
 )
 """Values of kv_transfer_config; None leaves the planner's own."""
 

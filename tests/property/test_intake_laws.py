@@ -103,7 +103,8 @@ class TestOwnedOptions:
         assert (Code.OWNED, f"vllm_{dest}") in found or dest == "config"
         if "vllm_config" in made.story.args:
             deep = made.story.copy()
-            deep.groups[0].setdefault("overrides", deep.groups[0].pop("vllm_overrides", {}))[dest] = value
+            group = next(g for g in deep.groups if g["worker_type"] != "placeholder")
+            group.setdefault("overrides", group.pop("vllm_overrides", {}))[dest] = value
             assert [(p.code, p.hint) for p in deep.problems()] == [(Code.OWNED, OWNED[dest])]
 
     @given(made(), st.sampled_from(sorted(ROUTER_OWNED)))

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+from attrs import evolve
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.strategies.effort import effort
@@ -189,7 +190,9 @@ class TestNamespaces:
         facts = ModelFacts(made.story.moe)
         assert make_plan(made.story.namespace(), made.story.cluster, models=facts) == made.plan
         namespace = Namespace(**{**filled, **made.story.args})
-        assert make_plan(namespace, made.story.cluster, models=facts) == made.plan
+        found = make_plan(namespace, made.story.cluster, models=facts)
+        assert tuple(note for note in found.notes if note.code != "default_replaced") == made.plan.notes
+        assert evolve(found, notes=made.plan.notes) == made.plan
 
 
 def _default(value: object) -> object:

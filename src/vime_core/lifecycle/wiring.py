@@ -58,7 +58,7 @@ class Records:
 
 
 def connect(plan: LaunchPlan) -> Records:
-    """Return fresh records for every part of a plan. An engine without processes (one that somebody else runs) has none.
+    """Return fresh records for every part of a plan. An engine that somebody else runs has no processes and none here.
 
     Raises PlanRefused when two processes share a name, an edge names a process that is not in the plan, or things wait
     for each other in a circle: the fleet would wait for ever.

@@ -5,6 +5,7 @@ Everything that must be read from a disk is read here, so that the planner stays
 
 import argparse
 import json
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,19 +19,41 @@ from vime_core.flags import from_flags
 from vime_core.sizes import size_of
 from vime_core.vllm.releases import borrowed, nearest
 
+_LARGEST = {"YAML file": 4 << 20, "plan": 1 << 30}
+"""Most bytes of each kind of file; more is a mistake, and reading it would only take long to say so."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same safe subset of YAML, read by libyaml where PyYAML was built with it: many times quicker."""
+
+
+def read_text(path: Path, where: str, kind: str, code: Code = Code.VALUE) -> str:
+    """Return the text of a file. Raises PlanRefused, with ``code``, for what is no readable file of a sensible size."""
+    text, reason = None, "no regular file"
+    try:
+        found = path.stat()
+        if found.st_size > _LARGEST[kind]:
+            reason = f"{found.st_size} bytes, and at most {_LARGEST[kind]} are read"
+        elif stat.S_ISREG(found.st_mode):
+            text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PlanRefused((Problem(code, where, f"no such file: {path}", f"a readable {kind}"),)) from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path with a NUL
+        reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+    if text is None:
+        raise PlanRefused((Problem(code, where, f"{path}: {reason}", f"a readable {kind}"),))
+    return text
+
 
 def read_yaml(path: Path, where: str) -> object:
     """Return what a YAML (or JSON) file holds.
 
     Raises PlanRefused when the file cannot be read or is no YAML; ``where`` names the argument that led to it.
     """
+    text = read_text(path, where, "YAML file")
     try:
-        text = path.read_text(encoding="utf-8")
-        value: object = yaml.safe_load(text)
-    except FileNotFoundError:
-        raise PlanRefused((Problem(Code.VALUE, where, f"no such file: {path}", "a readable YAML file"),)) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else " ".join(str(error).split())
+        value: object = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or a number that is none
+        reason = f"{path}: " + " ".join(str(error).split())
         raise PlanRefused((Problem(Code.VALUE, where, reason, "a readable YAML file"),)) from None
     return value
 
@@ -65,10 +88,8 @@ def resolve(args: object) -> object:
 
 def load_cluster(text: str) -> Cluster:
     """Return the cluster that ``text`` names: ``2x8``, or a YAML file. Raises PlanRefused with every problem."""
-    path = Path(text)
-    if path.suffix in {".yaml", ".yml", ".json"} or path.exists():
-        return Cluster.parse(read_yaml(path, "cluster"))
-    return Cluster.parse(text)
+    short = len(text) < 20 and all(c in "0123456789x" for c in text)
+    return Cluster.parse(text if short else read_yaml(Path(text), "cluster"))
 
 
 def load_catalogue(version: str | None) -> Catalogue:
@@ -94,13 +115,13 @@ _EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num
 def read_model_facts(args: object) -> dict[str, ModelFacts]:
     """Return what the config.json of each local model says, by model path; models that are not on disk are left out."""
     values = args if isinstance(args, Mapping) else getattr(args, "__dict__", {})
-    paths = {values.get("hf_checkpoint")}
+    paths: list[object] = [values.get("hf_checkpoint")]
     config = values.get("vllm_config")
     models = config.get("vllm") if isinstance(config, Mapping) else None
     if isinstance(models, list):
-        paths |= {m.get("model_path") for m in models if isinstance(m, Mapping)}
+        paths += [m.get("model_path") for m in models if isinstance(m, Mapping)]
     found = {}
-    for path in sorted(p for p in paths if isinstance(p, str) and "\0" not in p):
+    for path in sorted({p for p in paths if isinstance(p, str) and "\0" not in p}):
         try:
             loaded = json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -10,6 +10,7 @@ import contextlib
 import tempfile
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -104,7 +105,11 @@ class Fleet:
             self._status = status
             self._changed.notify_all()
         if self._on_change is not None:
-            self._on_change(status)
+            try:
+                self._on_change(status)
+            except Exception as error:  # whoever watches must not be able to end the fleet
+                self._on_change = None
+                warnings.warn(f"on_change failed and is not called again: {error!r}", stacklevel=2)
 
     def __enter__(self) -> "Fleet":
         return self

@@ -76,7 +76,7 @@ class Code(Enum):
     ROUTER_FAILED = ("VIME905", "router failed", "Read its log.")
     PORT_BUSY = ("VIME906", "planned port is in use", "End its owner or plan again with this host's facts.")
     STATE_DIR = ("VIME907", "state directory unusable", "Choose another one, or run `vime down` there first.")
-    HTTP = ("VIME908", "engine refused a control call", "Read the answer and the engine's log.")
+    HTTP = ("VIME908", "call not answered", "Read the answer and the engine's log.")
     FACTS_MOVED = ("VIME909", "this machine is not the one planned for", "Plan again with the facts of this machine.")
     STOPPED = ("VIME910", "fleet is not running", "Start it with `vime up`.")
 

@@ -24,7 +24,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """What the system says of a file is told without its number."""
-    assert refusal(tmp_path) == f"{tmp_path}: Is a directory"
+    assert refusal(tmp_path) == f"{tmp_path}: no regular file"
 
 
 def test_a_file_that_is_no_yaml(tmp_path: Path) -> None:

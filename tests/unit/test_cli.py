@@ -176,3 +176,42 @@ def test_a_plan_that_cannot_be_written(capsys, tmp_path: Path) -> None:
     """--out to a folder that is not there is refused like everything else."""
     code, out, err = run(capsys, *ASK, "--out", str(tmp_path / "none" / "p.json"))
     assert (code, out, err[:7]) == (2, "", "VIME102")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rollout_num_gpus: 2020-99-99", "a: " + "9" * 6000, "hf_checkpoint: [a]", "hf_checkpoint: &a [*a]", "[" * 9999],
+)
+def test_yaml_that_no_reader_likes(capsys, tmp_path: Path, text: str) -> None:
+    """Dates that are none, endless numbers, lists for texts, anchors in a circle, deep nesting are refused."""
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    ask = ["plan", "--rollout-num-gpus", "8", "--cluster"]
+    for words in ([*ask, "2x8", "--args", str(path)], [*ask, str(path), "--hf-checkpoint", "m"]):
+        code, out, err = run(capsys, *words)
+        assert (code, out, err[:4]) == (2, "", "VIME")
+
+
+def test_only_files_of_a_sensible_size_are_read(capsys, tmp_path: Path) -> None:
+    """A device, a named pipe and a huge file are refused at once instead of being read for ever."""
+    pipe, huge = tmp_path / "pipe", tmp_path / "huge"
+    os.mkfifo(pipe)
+    with huge.open("wb") as file:
+        file.truncate(5 << 20)
+    for path in (pipe, huge, Path("/dev/zero"), tmp_path):
+        assert run(capsys, *ASK, "--args", str(path))[0] == 2
+        assert run(capsys, "plan", "--cluster", str(path))[0] == 2
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        assert run(capsys, "explain", str(path))[0] == 2
+        assert run(capsys, "up", str(path), "--state-dir", str(tmp_path / "s"))[0] == 2
+    assert run(capsys, "plan", "--cluster", "x" * 5000)[0] == 2
+    assert run(capsys, "plan", "--cluster", "1x" + "9" * 5000)[0] == 2
+
+
+def test_output_that_cannot_be_written_is_no_traceback() -> None:
+    """A full disk behind standard output, or none at all, ends in a sentence or in silence."""
+    for redirect in (">/dev/full", ">&-"):
+        command = f"{sys.executable} -m vime_adapters.cli.main {' '.join(ASK)} {redirect}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (1 if "full" in redirect else 0)

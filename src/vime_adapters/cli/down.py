@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if owner.is_alive():
         os.kill(owner.pid, signal.SIGTERM)
+        print(f"{state.path.name}: asked its driver, pid {owner.pid}, to end it", flush=True)
         deadline = time.monotonic() + _PATIENCE
         while owner.is_alive() and state.owner() is not None and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -7,9 +7,8 @@
 import argparse
 import json
 from collections.abc import Iterable
-from pathlib import Path
 
-from vime_adapters.cli.request import add_request_options, planned
+from vime_adapters.cli.request import add_request_options, plan_file, planned
 from vime_adapters.cli.up import plan_of
 from vime_core import LaunchPlan, PlanRefused
 from vime_core.errors import Code, Problem
@@ -49,15 +48,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> LaunchPlan:
     """Return the plan of the file named, or the one that the request options ask for."""
-    words = options.trainer_flags
-    if len(words) == 1 and not words[0].startswith("-"):
-        if options.args is not None or options.cluster:
-            found = f"{words[0]} with --args or --cluster"
-            raise PlanRefused((Problem(Code.EXCLUSIVE, "PLAN", found, "a plan, or what to make one from"),))
-        return plan_of(Path(words[0]))
+    path = plan_file(options)
+    if path is not None:
+        return plan_of(path)
     if not options.cluster:
         allowed = "PLAN and no trainer arguments, or --cluster with trainer arguments"
-        raise PlanRefused((Problem(Code.REQUIRED, "PLAN", " ".join(words) or "nothing", allowed),))
+        raise PlanRefused((Problem(Code.REQUIRED, "PLAN", " ".join(options.trainer_flags) or "nothing", allowed),))
     return planned(options)
 
 

@@ -5,7 +5,7 @@ import json
 import sys
 
 from vime_adapters.cli.where import add_where, existing
-from vime_core import parse
+from vime_core import Code, PlanRefused, Problem, parse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     except VimeHttpError as error:
         print(error, file=sys.stderr)
         return 1
+    except ValueError as error:  # a number that JSON cannot hold
+        raise PlanRefused((Problem(Code.VALUE, "--temperature", str(error), "a finite number"),)) from None
     logprobs = answer.logprobs or ()
     if options.format == "json":
         found = {"token_ids": answer.token_ids, "logprobs": logprobs, "finish_reason": answer.finish_reason}

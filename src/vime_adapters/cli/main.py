@@ -28,22 +28,10 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    rest: list[str] = []
-    if "--" in words:
-        cut = words.index("--")
-        words, rest = words[:cut], words[cut + 1 :]
-    parser = _parser(words[0] if words else None)
-    options, unknown = parser.parse_known_args(words)
-    if options.verb is None:
-        parser.print_help()
-        return 0
-    options.trainer_flags = [*unknown, *rest]
-    module = importlib.import_module(f"vime_adapters.cli.{options.verb}")
-    if options.trainer_flags and not getattr(module, "TAKES_TRAINER_FLAGS", False):
-        parser.error(f"unrecognized arguments: {' '.join(options.trainer_flags)}")
+    if sys.stdout is None:  # closed by the caller: what is printed goes nowhere, what is done is done all the same
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     try:
-        return int(module.run(options))
+        return _run(list(sys.argv[1:] if argv is None else argv))
     except PlanRefused as refused:
         for problem in refused.problems:
             print(problem, file=sys.stderr)
@@ -53,6 +41,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        print(f"vime: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    rest: list[str] = []
+    if "--" in words:
+        cut = words.index("--")
+        words, rest = words[:cut], words[cut + 1 :]
+    parser = _parser(words[0] if words else None)
+    options, unknown = parser.parse_known_args(words)
+    if options.verb is None:
+        parser.print_help()
+        return 0
+    options.words = unknown
+    options.trainer_flags = [*unknown, *rest]
+    module = importlib.import_module(f"vime_adapters.cli.{options.verb}")
+    if options.trainer_flags and not getattr(module, "TAKES_TRAINER_FLAGS", False):
+        parser.error(f"unrecognized arguments: {' '.join(options.trainer_flags)}")
+    code = int(module.run(options))
+    sys.stdout.flush()
+    return code
 
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """How a fleet comes up, for people: a live table on a terminal, one plain line a change elsewhere."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -44,8 +45,11 @@ class Progress:
             self._live.stop()
 
     def show(self, status: Status) -> None:
-        """Take in a status: the table is drawn anew, or every process that changed gets its line."""
-        with self._lock:
+        """Take in a status: the table is drawn anew, or every process that changed gets its line.
+
+        Output that cannot be written (a full disk, a closed terminal) is given up: showing never ends a fleet.
+        """
+        with self._lock, contextlib.suppress(OSError, ValueError):
             self._status = status
             if self._live is not None:
                 return

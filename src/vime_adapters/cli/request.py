@@ -36,7 +36,7 @@ def planned(options: argparse.Namespace, ask: bool = False) -> LaunchPlan:
     Raises PlanRefused.
     """
     vllm = arguments.load_catalogue(options.vllm_version)
-    cluster = observed(options.cluster)
+    cluster = observed(options.cluster or "local")
     args = arguments.resolve(merged_arguments(options))
     models: dict[str, ModelFacts] | ModelFacts = arguments.read_model_facts(args)
     if options.moe or options.dense:
@@ -55,16 +55,17 @@ def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
 
 
 def plan_file(options: argparse.Namespace) -> Path | None:
-    """Return the plan file among the words, or None when a plan is to be made.
+    """Return the plan file that stands where a trainer's flags would, or None when a plan is to be made.
 
-    It is a single word where the trainer's flags would be: as a positional of its own it would swallow the value of
-    one of them. Raises
-    PlanRefused for a file beside arguments to make a plan from.
+    As a positional of its own it would swallow the value of one of those flags. What follows ``--`` is a trainer's
+    command line and never a plan. Raises PlanRefused for a file beside anything to make a plan from.
     """
-    words = options.trainer_flags
-    if len(words) != 1 or words[0].startswith("-"):
+    words = options.words
+    if not words or words[0].startswith("-"):
         return None
-    if options.args is not None:
-        found = f"{words[0]} --args {options.args}"
+    given = [*options.trainer_flags[1:]]
+    given += [f"{name} {value}" for name in ("args", "cluster", "vllm_version") if (value := getattr(options, name))]
+    if given:
+        found = f"{words[0]} beside {' '.join(given)}"
         raise PlanRefused((Problem(Code.EXCLUSIVE, "PLAN", found, "a plan, or what to make one from"),))
     return Path(words[0])

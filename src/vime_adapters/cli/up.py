@@ -8,11 +8,11 @@ import signal
 import sys
 from pathlib import Path
 
+from vime_adapters.arguments import read_text
 from vime_adapters.cli.progress import Progress, summary
 from vime_adapters.cli.request import add_request_options, plan_file, planned
 from vime_adapters.cli.where import add_where, folder_of
-from vime_core import LaunchPlan, PlanRefused, parse
-from vime_core.errors import Code, Problem
+from vime_core import Code, LaunchPlan, parse
 
 TAKES_TRAINER_FLAGS = True
 
@@ -20,7 +20,7 @@ TAKES_TRAINER_FLAGS = True
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
     parser.usage = "vime up [-h] [PLAN | request options] [--name NAME | --state-dir DIR]"
-    add_request_options(parser, cluster_default="local")
+    add_request_options(parser, cluster_default="")
     add_where(parser)
 
 
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     source = plan_of(path) if path is not None else (lambda: planned(options, ask=True))
     with Progress() as progress:
         fleet = start(source, state_dir=folder_of(options), on_change=progress.show)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             name = signal.Signals(number).name
             signal.signal(number, lambda *_, name=name: fleet.ask_close(f"told to end by {name}"))
         try:
@@ -50,9 +50,4 @@ def run(options: argparse.Namespace) -> int:
 
 def plan_of(path: Path) -> LaunchPlan:
     """Return the plan in a file. Raises PlanRefused when it cannot be read, is no plan, or was edited."""
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanRefused(
-            (Problem(Code.PLAN_TEXT, str(path), str(error), "a file that `vime plan --out` wrote"),)
-        ) from None
+    return parse(read_text(path, "PLAN", "plan", Code.PLAN_TEXT))

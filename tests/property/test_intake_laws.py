@@ -116,7 +116,7 @@ class TestOwnedOptions:
 
 
 class TestSglangNames:
-    """SGLang's name for an option is refused with vLLM's name, or as one that vLLM does not have."""
+    """SGLang's name for an option is refused with vLLM's name for it, or with what to do where there is none to give."""
 
     NAMES = sorted(name for name in SGLANG if DEFAULT_VLLM.get(name) is None and name not in OWNED)
 
@@ -127,7 +127,10 @@ class TestSglangNames:
         (problem,) = made.story.given(**{prefix + name: 1}).problems()
         assert (problem.code, problem.where) == (Code.SGLANG_NAME, prefix + name)
         meant = SGLANG[name]
-        assert problem.allowed == (f"vllm_{meant}" if meant else "nothing: vLLM has no such option")
+        if meant in OWNED:
+            assert (problem.allowed, problem.hint) == ("nothing", OWNED[meant])
+        else:
+            assert problem.allowed == (f"vllm_{meant}" if meant else "nothing: vLLM has no such option")
 
 
 class TestStrangersPassBy:

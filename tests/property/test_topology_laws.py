@@ -4,7 +4,7 @@ from attrs import evolve
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.oracles.layout import asked, expected
-from tests.oracles.slots import counts_of, slots_of
+from tests.oracles.slots import counts_of, hosts_of, ids_of, slots_of
 from tests.strategies.clusters import cluster_facts
 from tests.strategies.effort import effort
 from tests.strategies.requests import Made, Story, made, stories
@@ -105,16 +105,27 @@ class TestUnsetN:
 
 
 class TestLargerThanTheHost:
-    """A num_gpus_per_node above a host's GPU count is refused with both numbers, even where 8 is the usual default."""
+    """A num_gpus_per_node above the GPU count of a host that an engine comes to is refused with both numbers."""
 
     @given(stories(), st.integers(1, 9))
     def test_law(self, story: Story, more: int):
-        """Add to the smallest host's count."""
-        count = min(counts_of(story.facts))
+        """Ask for more than the largest host has."""
+        count = max(counts_of(story.facts))
         problems = story.given(num_gpus_per_node=count + more).problems()
         found = [p for p in problems if p.code is Code.NODE_LARGER]
         assert [(p.where, p.found) for p in found] == [("num_gpus_per_node", str(count + more))]
         assert f"at most {count}" in found[0].allowed
+
+    @given(made(facts=cluster_facts(unlike=True)), st.data())
+    def test_some_hosts(self, made: Made, data: st.DataObject):
+        """Among unlike hosts, ask for more than some have: only those that no engine comes to may be smaller."""
+        counts = {h["name"]: len(ids_of(h["gpus"])) for h in hosts_of(made.story.facts)}
+        per_node = data.draw(st.integers(1, max(counts.values())))
+        story = made.story.given(num_gpus_per_node=per_node)
+        if not story.problems():
+            assert all(counts[p.node] >= per_node for e in story.plan().engines for p in e.processes)
+        elif all(per_node <= count for count in counts.values()):
+            assert Code.NODE_LARGER not in story.codes()
 
 
 class TestTiling:

@@ -31,16 +31,21 @@ def draw_gpus(draw: st.DrawFn, count: int) -> object:
 def draw_sizes(draw: st.DrawFn, hosts: int = 4, gpus: int = 8) -> list[int]:
     """Draw the GPU counts of some hosts; alike more often than not."""
     kind = pick(draw, ("usual", "alike", "any"))
-    count = draw(_SIZE[hosts])
+    count = pick(draw, [n for n in (2, 1, 3, 4, 4) if n <= hosts])
     if kind == "any":
         return [draw(_SIZE[gpus]) for _ in range(count)]
     return [pick(draw, [g for g in (4, 2, 8) if g <= gpus]) if kind == "usual" else draw(_SIZE[gpus])] * count
 
 
 @st.composite
-def cluster_facts(draw: st.DrawFn, sizes: tuple[int, ...] | None = None) -> Facts:
-    """Return facts of up to four hosts of up to eight GPUs, by IPv4 or IPv6, with ports that are not free."""
+def cluster_facts(draw: st.DrawFn, sizes: tuple[int, ...] | None = None, unlike: bool = False) -> Facts:
+    """Return facts of up to four hosts of up to eight GPUs, by IPv4 or IPv6, with ports that are not free.
+
+    ``sizes`` are the hosts' GPU counts, where they are not to be drawn; ``unlike`` hosts differ in them.
+    """
     counts = list(sizes) if sizes is not None else draw_sizes(draw)
+    if unlike:
+        counts.append(counts[0] % 8 + 1)
     address = pick(draw, ("10.0.{}.7", "fd00::{}:7", "192.168.9.{}"))
     floor = pick(draw, FLOORS)
     nodes = []

@@ -71,10 +71,13 @@ def divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def draw_parallel(draw: st.DrawFn, room: Room, size: int) -> dict[str, object]:
-    """Draw parallel sizes that make up an engine of ``size`` GPUs, each given or left out, as numbers or texts."""
-    pp = pick(draw, divisors(size))
-    pcp = pick(draw, [1, *divisors(size // pp)])
+def draw_parallel(draw: st.DrawFn, room: Room, size: int, role: str) -> dict[str, object]:
+    """Draw parallel sizes that make up an engine of ``size`` GPUs, each given or left out, as numbers or texts.
+
+    A decode engine has no pipeline and no context parallelism: NIXL receives nothing with either.
+    """
+    pp = pick(draw, divisors(size)) if role != "decode" else 1
+    pcp = pick(draw, [1, *divisors(size // pp)]) if role != "decode" else 1
     part = per_process(size, room.per_node)
     dp = pick(
         draw,
@@ -91,23 +94,30 @@ def draw_parallel(draw: st.DrawFn, room: Room, size: int) -> dict[str, object]:
         "tensor_parallel_size": size // pp // pcp // dp,
     }
     given: dict[str, object] = {}
+    told, text = (rarely(draw), maybe(draw))
     for dest, value in found.items():
-        needed = value > 1 and dest != "tensor_parallel_size"
-        if needed or rarely(draw):
-            given[dest] = pick(draw, (value, str(value)))
+        if told or (value > 1 and dest != "tensor_parallel_size"):
+            given[dest] = str(value) if text else value
     if room.moe is not False and maybe(draw):
         given["enable_expert_parallel"] = True
     return given
 
 
-def draw_group(draw: st.DrawFn, room: Room, at: int, role: str, least: int = 1) -> Group | None:
-    """Draw a group that begins at slot ``at``, of at least ``least`` engines; None when no such group fits."""
+def draw_group(draw: st.DrawFn, room: Room, at: int, role: str, least: int = 1, spare: int = 0) -> Group | None:
+    """Draw a group that begins at slot ``at``, of at least ``least`` engines; None when no such group fits.
+
+    It leaves ``spare`` slots behind it free when it can.
+    """
     possible = [n for n in room.sizes_at(at) if room.run(at, n) >= least]
     if not possible:
         return None
-    size = pick(draw, possible)
-    count = draw(st.integers(least, min(6, room.run(at, size))))
-    return Group(role, at, size, count, {**draw_options(draw, most=1), **draw_parallel(draw, room, size)})
+    left = len(room.where) - at - spare
+    roomy = [n for n in possible if n * least <= left] or possible[:1]
+    wide = [n for n in roomy if n > room.per_node]
+    size = pick(draw, [*roomy, *wide, *wide])
+    most = max(least, min(6 if not spare else 2, room.run(at, size), left // size))
+    count = draw(st.integers(least, most))
+    return Group(role, at, size, count, {**draw_options(draw, most=1), **draw_parallel(draw, room, size, role)})
 
 
 def draw_pad(draw: st.DrawFn, room: Room, at: int) -> int:
@@ -117,16 +127,17 @@ def draw_pad(draw: st.DrawFn, room: Room, at: int) -> int:
     return pick(draw, [n for n in (0, 0, 0, 1, 2, rest) if n < left])
 
 
-def draw_members(draw: st.DrawFn, room: Room, at: int) -> list[Group]:
-    """Draw the groups of one model from slot ``at`` on: regular ones, or prefill and decode."""
+def draw_members(draw: st.DrawFn, room: Room, at: int, spare: int) -> list[Group]:
+    """Draw the groups of one model from slot ``at`` on, regular ones or prefill and decode; leave ``spare`` slots."""
     pd = maybe(draw)
     found: list[Group] = []
-    for i in range(draw(st.integers(2 if pd else 1, 3))):
+    wanted = draw(st.integers(2 if pd else 1, 3))
+    for i in range(wanted):
         if at >= len(room.where):
             break
         pad = draw_pad(draw, room, at)
         role = ("prefill", "decode")[i % 2] if pd else "regular"
-        group = draw_group(draw, room, at + pad, role)
+        group = draw_group(draw, room, at + pad, role, 1, wanted - 1 - i + spare)
         if group is None:
             break
         if pad:

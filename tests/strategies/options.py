@@ -9,12 +9,28 @@ from tests.strategies.pick import pick
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM
 from vime_core.intake import ROUTER_OWNED
 from vime_core.vllm.catalogue import Catalogue, Flag
-from vime_core.vllm.owned import OWNED, PARALLEL
+from vime_core.vllm.owned import NOT_YET, OWNED, PARALLEL
 
-SPECIAL = frozenset({"enable_expert_parallel", "enforce_eager", "kv_transfer_config", "weight_transfer_config"})
+SPECIAL = frozenset(
+    {
+        "api_server_count",
+        "decode_context_parallel_size",
+        "enable_elastic_ep",
+        "enable_eplb",
+        "enable_expert_parallel",
+        "enable_fault_tolerance",
+        "enable_return_routed_experts",
+        "enforce_eager",
+        "fault_tolerance_config",
+        "kv_transfer_config",
+        "numa_bind_cpus",
+        "numa_bind_nodes",
+        "weight_transfer_config",
+    }
+)
 """vLLM options that the planner has a rule for; the strategies of requests give them on purpose or not at all."""
 
-FREE = tuple(f for f in DEFAULT_VLLM.flags if f.dest not in OWNED and f.dest not in (*PARALLEL, *SPECIAL))
+FREE = tuple(f for f in DEFAULT_VLLM.flags if f.dest not in (*OWNED, *NOT_YET, *PARALLEL, *SPECIAL))
 """vLLM options that a user may give any fitting value."""
 
 FREE_ROUTER = tuple(

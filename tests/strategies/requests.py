@@ -18,6 +18,9 @@ from tests.strategies.pick import maybe, pick, rarely
 
 from vime_core import Cluster, Code, LaunchPlan, ModelFacts, PlanRefused, Problem, make_plan
 
+WITHOUT_REPLAY = ("pipeline_parallel", "context_parallel", "prefix_caching", "prefill", "kv_transfer")
+"""What vLLM refuses beside routing replay."""
+
 Args = dict[str, object]
 Facts = dict[str, object]
 FORMS = ("plain", "plain", "short", "yaml", "yaml")
@@ -172,12 +175,16 @@ def stories(
     if args.get("colocate") and engines["rollout_num_gpus"] == shared and maybe(draw):
         del engines["rollout_num_gpus"]
     base = {f"vllm_{dest}": value for dest, value in draw_options(draw, most=2).items()}
-    return Story({**args, **draw_extras(draw, found), **base, **engines}, found, moe)
+    args |= {**draw_extras(draw, found), **base, **engines}
+    if moe is False or any(word in str(args) for word in WITHOUT_REPLAY):
+        args.pop("use_rollout_routing_replay", None)
+    return Story(args, found, moe)
 
 
 def _draw_plain(draw: st.DrawFn, room: Room, at: int, short: bool) -> Args:
     """Draw arguments for engines of one size, a first part of them for prefill when ``short``."""
-    group = draw_group(draw, room, at, "regular", 2 if short else 1) or draw_group(draw, room, at, "regular")
+    role = "decode" if short else "regular"
+    group = draw_group(draw, room, at, role, 2 if short else 1) or draw_group(draw, room, at, role)
     args: Args = {"rollout_num_gpus": group.gpus, "rollout_num_gpus_per_engine": group.size}
     args |= {f"vllm_{dest}": value for dest, value in group.options.items()}
     if short and group.count > 1:
@@ -191,8 +198,9 @@ def _draw_plain(draw: st.DrawFn, room: Room, at: int, short: bool) -> Args:
 def _draw_yaml(draw: st.DrawFn, room: Room, at: int) -> Args:
     """Draw arguments with a vllm_config of up to three models."""
     start, drawn = at, []
-    for _ in range(draw(st.integers(1, 3))):
-        if at < len(room.where) and (found := draw_members(draw, room, at)):
+    wanted = draw(st.integers(1, 3))
+    for i in range(wanted):
+        if at < len(room.where) and (found := draw_members(draw, room, at, wanted - 1 - i)):
             drawn.append(found)
             at = found[-1].at + found[-1].gpus
     outer = pick(draw, [1, *(g.size for found in drawn for g in found if g.role != "placeholder")])

@@ -125,16 +125,16 @@ class TestHardwareRules:
 
 
 class TestSideChannels:
-    """Prefill and decode heads with NIXL are told a side channel of their own, at their host's address."""
+    """Every process with NIXL that runs a replica, heads always, is told a side channel of its own on its host."""
 
     @given(made(forms=("short", "yaml")))
     def test_law(self, made: Made):
-        """Find the variables on heads, and only there."""
+        """Find the variables where replicas run: on heads, and on followers of engines with several."""
         seen = []
         for engine, process, want in every(made):
             config = str(want.group.options.get("kv_transfer_config", "Nixl" if engine.role.value != "regular" else ""))
             env = env_of(process)
-            on = "Nixl" in config and process.node_rank == 0
+            on = "Nixl" in config and (process.node_rank == 0 or engine.dp > 1)
             assert ("VLLM_NIXL_SIDE_CHANNEL_PORT" in env) == ("VLLM_NIXL_SIDE_CHANNEL_HOST" in env) == on
             if on:
                 assert env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == process.address

@@ -116,7 +116,7 @@ class TestOwnedOptions:
 
 
 class TestSglangNames:
-    """SGLang's name for an option is refused with vLLM's name for it, or with what to do where there is none to give."""
+    """SGLang's name for an option is refused with vLLM's name for it, or with what to do where there is none."""
 
     NAMES = sorted(name for name in SGLANG if DEFAULT_VLLM.get(name) is None and name not in OWNED)
 

@@ -247,8 +247,8 @@ def closed_ports(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
     """Let a process have ports that are reserved, privileged or above its host's floor."""
     process = pick(draw, _processes(plan))
     node = next(n for n in plan.cluster.nodes if n.name == process.node)
-    closed = [80, node.ephemeral_floor, 65000, *node.busy_ports, *(i.start for i in node.reserved_ports)]
-    return _moved(plan, process, pick(draw, process.ports).name, pick(draw, [p for p in closed if p < 65536 - 64]))
+    closed = [80, node.ephemeral_floor, *node.busy_ports, *(i.start for i in node.reserved_ports)]
+    return _moved(plan, process, pick(draw, process.ports).name, pick(draw, closed))
 
 
 def _moved(plan: LaunchPlan, process: Process, name: str, start: int) -> LaunchPlan:

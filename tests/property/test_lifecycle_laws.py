@@ -333,7 +333,6 @@ REACH: dict[str, Callable[[Life], bool]] = {
     "a deadline": lambda life: any("made no progress" in fault.reason for fault in life.machine.faults),
     "a lost member": lambda life: any("cannot work" in fault.reason for fault in life.machine.faults),
     "a process that will not end": lambda life: any("is still there" in f.reason for f in life.machine.faults),
-    "a repeated registration": lambda life: len(life.commands(Register)) > len(set(life.commands(Register))),
 }
 
 

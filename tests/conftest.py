@@ -7,7 +7,7 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-PROFILES = {"ci": 25, "tenfold": 250, "nightly": 5000}
+PROFILES = {"ci": 20, "tenfold": 200, "nightly": 4000}
 """Examples of a law, unless it asks for more or fewer with ``tests.strategies.effort``."""
 
 for name, examples in PROFILES.items():

@@ -267,7 +267,7 @@ class TestReach:
         """Draw pairs and note what comes up."""
         seen = set()
 
-        @settings(max_examples=200, phases=[Phase.generate], derandomize=True)
+        @settings(max_examples=300, phases=[Phase.generate], derandomize=True)
         @given(pairs())
         def look(pair: Pair):
             for found in (diff(*pair), diff(*pair[::-1])):

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from tests.oracles.slots import counts_of, hosts_of
 from tests.strategies.requests import Made, accepted, stories
 
-SAMPLE = 500
+SAMPLE = 400
 
 
 def sizes(m: Made, role: str) -> set[int]:

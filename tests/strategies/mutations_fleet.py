@@ -128,6 +128,13 @@ def twice_updated(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
     return evolve(plan, weight_sync=(evolve(first, engines=(*first.engines, again), world_size=world), *rest))
 
 
+def second_group(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
+    """Form a second weight group for a model, at a port of its own."""
+    if not plan.weight_sync:
+        return None
+    return evolve(plan, weight_sync=(*plan.weight_sync, evolve(plan.weight_sync[-1], port=2003)))
+
+
 def strange_meeting_point(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
     """Let a weight group meet at an address of no host, or at a port that a router has."""
     if not plan.weight_sync:
@@ -217,6 +224,7 @@ MUTATIONS = {
         wrong_transport,
         forgotten_engine,
         twice_updated,
+        second_group,
         strange_meeting_point,
         lost_edge,
         turned_edge,

@@ -6,6 +6,7 @@ PYTHON ?= python3.11
 VENV ?= .venv
 TORCH_VERSION := 2.13.0
 PIP_VERSION := 26.0
+COSMIC_RAY_VERSION := 8.7.0
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -18,7 +19,7 @@ export VLLM_NO_USAGE_STATS := 1
 export DO_NOT_TRACK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench clean
+.PHONY: help setup demo test check nightly mutants docs chaos heavy pd pdchaos bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | while IFS="$$(printf '\t')" read -r name text; do \
@@ -50,8 +51,29 @@ check: setup  ## formatting, lint, types, import contracts, fast tests with the 
 	$(BIN)/lint-imports
 	$(BIN)/pytest -m "not engine" --cov
 
+nightly: setup  ## run the laws with 200,000 examples and more, new ones every time (an hour of one core)
+	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest tests/property -v --examples 200000 --timeout 3600
+
+MUTANTS := build/mutants/env
+mutants: setup  ## mutate the core and see whether tests notice: MODULES="ports memory" ARGS="--sample 100 --seed 2"
+	test -x $(MUTANTS)/bin/cosmic-ray || { $(PYTHON) -m venv $(MUTANTS) && \
+	  $(MUTANTS)/bin/pip --disable-pip-version-check install -qq cosmic-ray==$(COSMIC_RAY_VERSION); }
+	PATH=$(CURDIR)/$(MUTANTS)/bin:$$PATH python tools/mutation/sample.py --python $(BIN)/python $(ARGS) $(MODULES)
+
 docs: setup  ## write the generated pages anew
 	for tool in tools/[!_]*.py; do echo "$$tool" && $(BIN)/python "$$tool" || exit 1; done
+
+chaos: setup  ## kill fifty random parts of a live fleet, one after the other, and count what came of it; an hour
+	$(BIN)/python -m tests.chaos
+
+pd: setup  ## prefill/decode fleets of four layouts: the same tokens as one engine, blocks that move; half an hour
+	$(BIN)/python -m tests.pd
+
+heavy: setup  ## tests of real engines that take too long for every run: replicas behind urls, prefill/decode
+	$(BIN)/pytest tests/integration/replica_engines.py tests/integration/pd_engines.py
+
+pdchaos: setup  ## kill parts of a prefill/decode fleet while clients ask; a quarter of an hour
+	$(BIN)/python -m tests.pd --chaos
 
 bench: setup  ## run the benchmarks
 	for bench in benchmarks/[!_]*.py; do echo "$$bench" && $(BIN)/python "$$bench" || exit 1; done

@@ -18,9 +18,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from vime_adapters.bring_up import launch
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Directory
-from vime_adapters.fleet import launch
 from vime_adapters.preflight.local import observe
 from vime_adapters.vllm.tiny_model import make_tiny_model
 from vime_core import LaunchPlan, make_plan

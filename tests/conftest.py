@@ -5,9 +5,13 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+from tests.counting import Examples
 
-PROFILES = {"ci": 20, "tenfold": 200, "nightly": 4000}
+pytest.register_assert_rewrite("tests.integration.standins")
+
+PROFILES = {"ci": 20, "tenfold": 200, "nightly": 800, "thorough": 4000}
 """Examples of a law, unless it asks for more or fewer with ``tests.strategies.effort``."""
 
 for name, examples in PROFILES.items():
@@ -22,3 +26,17 @@ for name, examples in PROFILES.items():
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of ``make nightly``."""
+    parser.addoption(
+        "--examples", type=int, metavar="LEAST", help="count examples; fewer than LEAST in sum is a failure"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count when asked to."""
+    least = config.getoption("--examples")
+    if least is not None:
+        config.pluginmanager.register(Examples(least))

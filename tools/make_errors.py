@@ -24,7 +24,10 @@ STAGES = {
     "6": ("Router", "Found while the router was planned."),
     "7": ("Weights", "Found while the ways of new weights were planned."),
     "8": ("The plan", "Found in a finished plan, or in a text that should hold one."),
-    "9": ("The fleet", "Happens while a plan is carried out; `vime status` and the exit of `vime up` show it."),
+    "9": (
+        "The command and the fleet",
+        "Happens while a command is read or a plan is carried out; `vime status` and the exit of `vime up` show it.",
+    ),
 }
 
 HEAD = """\

@@ -15,16 +15,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_adapters.fleet import Fleet, FleetFailed, launch, start
+    from vime_adapters.bring_up import launch, start
+    from vime_adapters.fleet import Fleet, FleetFailed
+    from vime_adapters.orders import NotDone, Sync
+    from vime_adapters.rehearsal import FakeFleet
     from vime_adapters.vllm.generate import Generation, Sampling
+    from vime_core.lifecycle.policy import Policy
 
-__all__ = ["Fleet", "FleetFailed", "Generation", "Sampling", "launch", "start"]
+__all__ = [
+    "FakeFleet",
+    "Fleet",
+    "FleetFailed",
+    "Generation",
+    "NotDone",
+    "Policy",
+    "Sampling",
+    "Sync",
+    "launch",
+    "start",
+]
 
 _HOMES = {
+    "FakeFleet": "vime_adapters.rehearsal",
     "Fleet": "vime_adapters.fleet",
     "FleetFailed": "vime_adapters.fleet",
-    "launch": "vime_adapters.fleet",
-    "start": "vime_adapters.fleet",
+    "launch": "vime_adapters.bring_up",
+    "start": "vime_adapters.bring_up",
+    "NotDone": "vime_adapters.orders",
+    "Sync": "vime_adapters.orders",
+    "Policy": "vime_core.lifecycle.policy",
     "Generation": "vime_adapters.vllm.generate",
     "Sampling": "vime_adapters.vllm.generate",
 }

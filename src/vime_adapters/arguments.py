@@ -14,6 +14,7 @@ import yaml
 from vime_adapters.vllm import catalogues
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Catalogue, Cluster, Code, ModelFacts, PlanRefused, Problem
 from vime_core.cluster import url
+from vime_core.errors import shown
 from vime_core.external import ExternalFacts, external_requests
 from vime_core.flags import from_flags
 from vime_core.sizes import size_of
@@ -47,15 +48,52 @@ def read_text(path: Path, where: str, kind: str, code: Code = Code.VALUE) -> str
 def read_yaml(path: Path, where: str) -> object:
     """Return what a YAML (or JSON) file holds.
 
-    Raises PlanRefused when the file cannot be read or is no YAML; ``where`` names the argument that led to it.
+    Raises PlanRefused when the file cannot be read, is no YAML, or has a key twice in one mapping; ``where`` names the
+    argument that led to it.
     """
     text = read_text(path, where, "YAML file")
     try:
-        value: object = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader
+        loader = _LOADER(text)
+        root = loader.get_single_node()
+        twice = _given_twice(loader, root)
+        value: object = None if root is None or twice else loader.construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or a number that is none
         reason = f"{path}: " + " ".join(str(error).split())
         raise PlanRefused((Problem(Code.VALUE, where, reason, "a readable YAML file"),)) from None
+    if twice:
+        found = (f"{path}: {shown(key)} in lines {first} and {line}" for key, first, line in twice)
+        raise PlanRefused(Problem(Code.DUPLICATE, where, text, "a key once", "Keep one of them.") for text in found)
     return value
+
+
+def _given_twice(loader: yaml.SafeLoader, root: yaml.Node | None) -> list[tuple[object, int, int]]:
+    """Return every key that a mapping has twice, with the lines of both, in the order of the file.
+
+    PyYAML keeps the last of them and says nothing. Nodes are looked at before they are made into values, since making
+    them puts the keys of merged mappings (``<<``) among a mapping's own, and those may be given again.
+    """
+    found: list[tuple[object, int, int]] = []
+    left, met = [root] if root is not None else [], set()
+    while left:
+        node = left.pop()
+        if id(node) in met:  # an alias
+            continue
+        met.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        seen: dict[object, int] = {}
+        for key_node, value_node in node.value:
+            left += (key_node, value_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue
+            merge = key_node.tag.endswith(":merge")
+            key, line = "<<" if merge else loader.construct_object(key_node), key_node.start_mark.line + 1
+            if key in seen:
+                found.append((key, seen[key], line))
+            seen[key] = line
+    return sorted(found, key=lambda one: one[2])
 
 
 def load_arguments(path: Path) -> Mapping[object, object]:

@@ -1,44 +1,44 @@
-"""The one call a trainer needs: arguments in, a running fleet out, as a context manager.
-
-with launch(args, cluster="local:2") as fleet:
-    fleet.wait_ready()
-    sample = fleet.generate([1, 2, 3], Sampling(max_tokens=16))
-"""
+"""A fleet that runs: what its owner can ask of it, from any thread, while a thread of its own drives it."""
 
 import atexit
 import contextlib
-import tempfile
 import threading
-import uuid
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from concurrent import futures
 from types import TracebackType
 
 from attrs import evolve
 
-from vime_adapters import arguments
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Driver
-from vime_adapters.preflight import leases, local
-from vime_adapters.preflight.observed import observed
+from vime_adapters.orders import Orders
+from vime_adapters.preflight import leases
+from vime_adapters.preflight.here import Running, check_local
 from vime_adapters.state import StateFolder
-from vime_adapters.subprocess.executor import SubprocessExecutor
-from vime_adapters.vllm.generate import Generation, Sampling, generate
+from vime_adapters.vllm.generate import REPEATS, Generation, Sampling, generate
 from vime_adapters.vllm.http import EngineClient
-from vime_adapters.vllm.phases import phase_of
-from vime_adapters.wire import Wire
-from vime_core import Cluster, LaunchPlan, ModelFacts, PlanRefused, make_plan
-from vime_core.errors import Code, Problem, shown
+from vime_adapters.vllm.keys import engine_key
+from vime_adapters.vllm.watch import HttpWatcher
+from vime_adapters.wire import VimeHttpError, Wire
+from vime_core import LaunchPlan
+from vime_core.diff.running import Change
+from vime_core.errors import shown
+from vime_core.lifecycle import events
+from vime_core.lifecycle.journal import Journal
 from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.report import Status, as_json
-from vime_core.moved import moved
-from vime_core.seams import Executor
+from vime_core.plan import Engine
+from vime_core.seams import Control, Executor, Watcher
 
 OnChange = Callable[[Status], None]
 
 _STEP = 0.5
 """Seconds that the driver waits for news before it looks at its deadlines again."""
+
+_ORDER_BOUND = 30.0
+"""Seconds for the driver to take in an order, which it does within one step."""
 
 _CLOSE_BOUND = 60.0
 """Seconds that closing may take: asking, forcing, sweeping, with room for a loaded machine."""
@@ -55,10 +55,12 @@ class FleetFailed(RuntimeError):  # noqa: N818 - says what happened, like PlanRe
         super().__init__("\n".join(lines))
 
 
-class Fleet:
+class Fleet(Orders):
     """A fleet being driven by a thread of this process. It ends with ``close``, with the process, or by itself.
 
-    ``plan`` is exactly what runs. All methods may be called from any thread.
+    ``plan`` is exactly what runs, but for ports that were taken when a process was to be started again: ``urls`` and
+    ``engine_urls`` have those in use. Engines that die are started again, as ``policy`` says. All methods may be called
+    from any thread; ``control`` and ``watcher`` are HTTP's unless given.
     """
 
     def __init__(
@@ -70,15 +72,22 @@ class Fleet:
         state: StateFolder,
         policy: Policy | None = None,
         on_change: OnChange | None = None,
+        control: Control | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
-        self.plan = plan
+        super().__init__(plan)
         self.fleet_id = fleet_id
         self.state = state
         self._executor = executor
         self._on_change = on_change
         self._changed = threading.Condition()
         self._crash: BaseException | None = None
-        self._driver = Driver(plan, executor, HttpControl(), policy, on_change=self._note)
+        self._watcher = watcher or HttpWatcher(api_key=engine_key)
+        talk = control or HttpControl(api_key=engine_key)
+        self._journal = Journal()
+        self._driver = Driver(
+            plan, executor, talk, policy, on_change=self._note, watcher=self._watcher, on_event=self._keep
+        )
         self._status = self._driver.status()
         self._thread = threading.Thread(target=self._drive, name=f"vime-{fleet_id[:8]}", daemon=True)
         self._thread.start()
@@ -92,12 +101,17 @@ class Fleet:
         except BaseException as error:
             self._crash = error
         finally:
+            self._watcher.close()
             self._executor.close()
             with contextlib.suppress(OSError):
                 (leases.folder() / f"{self.fleet_id}.json").unlink(missing_ok=True)
             self.state.release()
             with self._changed:
                 self._changed.notify_all()
+
+    def _keep(self, event: events.Event) -> None:
+        if (row := self._journal.row(event, time.time())) is not None:
+            self.state.write_event(row)
 
     def _note(self, status: Status) -> None:
         self.state.write_status(as_json(status))
@@ -127,16 +141,25 @@ class Fleet:
     @property
     def urls(self) -> dict[str, str]:
         """Where requests go, by model: its router's url."""
-        return {router.model: router.url for router in self.plan.routers}
+        return {router.model: router.url for router in self._driver.router_parts().values()}
 
     @property
     def engine_urls(self) -> dict[str, str]:
         """The head of every engine, by engine id: for control calls, which never go through a router."""
-        return {engine.id: engine.url for engine in self.plan.engines}
+        return {name: part.url for name, part in self._driver.parts().items()}
+
+    @property
+    def server_urls(self) -> dict[str, tuple[str, ...]]:
+        """Every API of every engine, by engine id, the head's first.
+
+        An engine has several when its replicas are balanced outside it. A control call reaches the replicas behind one
+        url alone: what is meant for the whole engine goes to each.
+        """
+        return {name: part.urls for name, part in self._driver.parts().items()}
 
     def engine(self, engine_id: str, timeout: float = 30.0) -> EngineClient:
         """Return a client for one engine's own API. Raises KeyError for an id that the plan does not have."""
-        return EngineClient(self.engine_urls[engine_id], timeout)
+        return EngineClient(self.engine_urls[engine_id], timeout, api_key=engine_key)
 
     def status(self) -> Status:
         """Return how the fleet is doing now."""
@@ -174,17 +197,93 @@ class Fleet:
         *,
         model: str | None = None,
         timeout: float = 600.0,
+        partial: bool = False,
     ) -> Generation:
         """Sample once from a model, through its router. Without ``model``, from the only one.
 
-        Raises VimeHttpError when the fleet refuses or cannot answer within ``timeout`` seconds, and ValueError when the
-        plan has several models and none was named.
+        The request survives the engine that it is at: when that dies the request is made again, a few times at most
+        (see ``vime_adapters.vllm.generate.generate``), and while nobody can take it, it waits for somebody who can.
+        The answer is whole, unless ``partial`` ones are wanted: those of engines that were paused in the mode "abort".
+        Raises VimeHttpError when the fleet refuses, or cannot answer within ``timeout`` seconds, FleetFailed when it
+        ends meanwhile, and ValueError when the plan has several models and none was named.
         """
-        if model is None and len(self.urls) != 1:
-            raise ValueError(f"name one of the models: {', '.join(self.urls)}")
-        url = self.urls[model] if model is not None else next(iter(self.urls.values()))
-        with Wire(url, timeout) as wire:
-            return generate(wire, token_ids, sampling, deadline=timeout)
+        urls = self.urls
+        if model is None and len(urls) != 1:
+            raise ValueError(f"name one of the models: {', '.join(urls)}")
+        url = urls[model] if model is not None else next(iter(urls.values()))
+        with Wire(url, timeout, api_key=engine_key) as wire:
+            try:
+                return generate(
+                    wire,
+                    token_ids,
+                    sampling,
+                    deadline=timeout,
+                    attempts=None,
+                    repeats=REPEATS,
+                    partial=partial,
+                    given_up=lambda: not self.running,
+                )
+            except VimeHttpError as error:
+                if not self.running:
+                    raise FleetFailed(self._status) from error
+                raise
+
+    def order(self, order: events.Order) -> Status:
+        """Give the machine an order; return the status right after it was taken in.
+
+        Raises FleetFailed when the fleet has ended.
+        """
+        taken = self._driver.order(order)
+        end = time.monotonic() + _ORDER_BOUND
+        while self.running and time.monotonic() < end:
+            with contextlib.suppress(futures.TimeoutError):
+                return taken.result(0.2)
+        if taken.done():
+            return taken.result()
+        if self._crash is not None:
+            raise self._crash
+        if self.running:
+            raise TimeoutError(f"the driver did not take in {order} within {_ORDER_BOUND:.0f} s")
+        raise FleetFailed(self._status)
+
+    def _admit(self, plan: LaunchPlan, change: Change) -> None:
+        """Check that the plan fits this machine, and lease its ports beside those in use. Raises PlanRefused."""
+        if not self.running:
+            raise FleetFailed(self._status)
+        parts = self._driver.parts_there()
+        with leases.exclusive():
+            check_local(plan, self._held(plan, change, parts))
+            leases.lease(self.fleet_id, plan, parts)
+
+    def _held(self, plan: LaunchPlan, change: Change, parts: Sequence[Engine]) -> Running:
+        """Return what the fleet has of this machine, and which of it stays where the plan does not know it."""
+        yields = [(who, address, at) for who, address, _, at in leases.uses_of(evolve(self.plan, engines=()))]
+        keeps, planned = [], {engine.id: engine for engine in plan.engines}
+        for part in parts:
+            uses = {(who, address, at) for who, address, _, at in leases.uses_of_engine(part)}
+            if part.id not in {*change.leave, *change.change} and part.id in planned:
+                known = {(who, address, at) for who, address, _, at in leases.uses_of_engine(planned[part.id])}
+                keeps += sorted(uses - known)
+                uses &= known
+            yields += sorted(uses)
+        return Running(self.fleet_id, tuple(yields), tuple(keeps))
+
+    def _replanned(self, plan: LaunchPlan) -> None:
+        """Write the plan down, and lease what is in use now: who left needs nothing any more."""
+        with leases.exclusive():
+            leases.lease(self.fleet_id, plan, self._driver.parts_there())
+        self.state.write_plan(plan)
+
+    def wait_for(self, reached: Callable[[Status], bool], timeout: float | None = None) -> Status:
+        """Wait until the fleet's status satisfies ``reached``, the fleet has ended or the time is up.
+
+        Returns the last status, whichever it was.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: reached(self._status) or not self.running, timeout)
+        if self._crash is not None:
+            raise self._crash
+        return self._status
 
     def ask_close(self, reason: str) -> None:
         """Begin to end the fleet and return at once. May be called from a signal handler."""
@@ -200,84 +299,3 @@ class Fleet:
         self._thread.join(_CLOSE_BOUND)
         if self._thread.is_alive():
             raise TimeoutError(f"the fleet has not ended after {_CLOSE_BOUND:.0f} s: {self._driver.status().why}")
-
-
-def launch(
-    args: object,
-    cluster: Cluster | str = "local",
-    executor: str = "subprocess",
-    *,
-    vllm_version: str | None = None,
-    models: dict[str, ModelFacts] | ModelFacts | None = None,
-    policy: Policy | None = None,
-    state_dir: Path | None = None,
-    on_change: OnChange | None = None,
-) -> Fleet:
-    """Plan a trainer's arguments and start the fleet; returns at once, ``wait_ready`` waits.
-
-    ``args`` is an argparse Namespace or a mapping. ``cluster`` is a value, a cluster file, or ``local[:SLOTS]``
-    for this machine as observed now. ``state_dir`` is where plan, status and logs go (default: a new temporary folder).
-    Raises PlanRefused, before anything is started, with every problem.
-    """
-    args = arguments.resolve(args)
-    facts = arguments.read_model_facts(args) if models is None else models
-    vllm = arguments.load_catalogue(vllm_version)
-    others = arguments.ask_external(args)
-
-    def plan() -> LaunchPlan:
-        where = observed(cluster) if isinstance(cluster, str) else cluster
-        return make_plan(args, where, vllm=vllm, models=facts, external=others)
-
-    return start(plan, executor, policy=policy, state_dir=state_dir, on_change=on_change)
-
-
-def start(
-    plan: LaunchPlan | Callable[[], LaunchPlan],
-    executor: str = "subprocess",
-    *,
-    policy: Policy | None = None,
-    state_dir: Path | None = None,
-    on_change: OnChange | None = None,
-) -> Fleet:
-    """Carry out a plan: the very object given, or the one that ``plan()`` makes while no other fleet is planning.
-
-    Raises PlanRefused when the plan is not for this machine or one of its ports is in use.
-    """
-    if executor != "subprocess":
-        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "executor", executor, "subprocess"),))
-    fleet_id = uuid.uuid4().hex
-    state = StateFolder(state_dir or Path(tempfile.mkdtemp(prefix="vime-")))
-    with leases.exclusive():
-        made = plan() if callable(plan) else plan
-        check_local(made)
-        state.claim(fleet_id, made)
-        leases.lease(fleet_id, made)
-    runner = SubprocessExecutor(state.logs, fleet_id, phase_of)
-    return Fleet(made, runner, fleet_id=fleet_id, state=state, policy=policy, on_change=on_change)
-
-
-def check_local(plan: LaunchPlan) -> None:
-    """Raise PlanRefused when this machine is not the one planned for, or a port is in use, naming its owner."""
-    problems: list[Problem] = []
-    leased = leases.leased_intervals()
-    used = {p.address for e in plan.engines for p in e.processes} | {r.address for r in plan.routers}
-    foreign = {address for address in used if not local.is_own(address)}
-    for address in sorted(foreign):
-        allowed = "addresses of this machine, for the subprocess executor"
-        problems.append(Problem(Code.FACTS_MOVED, "cluster", address, allowed))
-    if not problems:
-        here = local.observe()
-        free = evolve(here, nodes=tuple(evolve(n, busy_ports=(), reserved_ports=()) for n in here.nodes))
-        problems += moved(plan.cluster, free, plan)
-        for process, address, name, interval in leases.uses_of(plan):
-            taken = next((other for other in leased if other.meets(interval)), None)
-            if taken is not None:
-                who = "another fleet's plan"
-            elif name != "scan" and local.is_own(address) and (port := local.unbindable(address, interval)) is not None:
-                who = f"{port} is held by {local.owner_of(port)}"
-            else:
-                continue
-            allowed = f"{interval.start} to {interval.end - 1} free on {address}"
-            problems.append(Problem(Code.PORT_BUSY, f"{process}.{name}", who, allowed))
-    if problems:
-        raise PlanRefused(problems)

@@ -1,13 +1,16 @@
 """The folder by which other shells find a running fleet: its plan, who drives it, how it is doing, its logs.
 
-Everything in it is written whole and renamed into place, so that a reader never sees half a file. Nothing in it is
-needed to end a fleet whose driver was killed: the supervisors do that by themselves.
+Everything in it but logs is written whole and renamed into place, so that a reader never sees half a file; what has
+happened (`events.jsonl`) grows line by line. Nothing in it is needed to end a fleet whose driver was killed: the
+supervisors do that by themselves.
 """
 
 import fcntl
 import json
 import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,13 +70,14 @@ class StateFolder:
             lock.close()
             owner = self.owner()
             who = f"a fleet driven by pid {owner.pid}" if owner else "another fleet"
-            hint = "End it with `vime down`, or give this one a name of its own with --name."
+            hint = f"End it with `vime down --state-dir {self.path}`, or give this one a name of its own with --name."
             raise PlanRefused((Problem(Code.STATE_DIR, str(self.path), who, "a folder no fleet uses", hint),)) from None
         self._lock = lock
         me = psutil.Process()
         owner = Owner(me.pid, me.create_time(), fleet_id, time.time())
         (self.path / "status.json").unlink(missing_ok=True)
-        self._write("plan.json", render(plan, indent=1))
+        (self.path / "events.jsonl").unlink(missing_ok=True)
+        self.write_plan(plan)
         self._write(
             "owner.json",
             json.dumps({"pid": owner.pid, "created": owner.created, "fleet_id": fleet_id, "since": owner.since}),
@@ -94,9 +98,26 @@ class StateFolder:
         except TypeError:
             return None
 
+    def write_plan(self, plan: LaunchPlan) -> None:
+        """Write what the fleet is to be."""
+        self._write("plan.json", render(plan, indent=1))
+
     def write_status(self, status: dict[str, Any]) -> None:
         """Write how the fleet is doing, with the time of writing in seconds since the epoch."""
         self._write("status.json", json.dumps({"written": time.time(), **status}))
+
+    def write_event(self, row: Mapping[str, object]) -> None:
+        """Add a row to what has happened. A row that cannot be written is lost: a full disk must not end a fleet."""
+        with suppress(OSError), (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what has happened, oldest first, without rows that were only half written."""
+        try:
+            lines = (self.path / "events.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+        except OSError:
+            return []
+        return [row for line in lines if (row := _row(line)) is not None]
 
     def status(self) -> dict[str, Any] | None:
         """Return the last status written, or None when none was."""
@@ -128,3 +149,11 @@ class StateFolder:
         return PlanRefused(
             (Problem(Code.STATE_DIR, str(self.path), error.strerror or str(error), "a writable folder"),)
         )
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

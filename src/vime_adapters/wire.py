@@ -26,7 +26,7 @@ from attrs import frozen
 
 from vime_core.errors import Code
 
-ApiKey = str | Callable[[], str] | None
+ApiKey = str | Callable[[], str | None] | None
 """The key an engine was started with, or something to fetch it with at each call, or none."""
 
 CONNECT_SECONDS = 5.0

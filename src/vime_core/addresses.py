@@ -4,19 +4,25 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
-from vime_core.cluster import Cluster, Interval
+from vime_core.cluster import Interval
 from vime_core.connectors import Connector, configs_of, connector_of, default_config, json_value, listens
 from vime_core.errors import Code, Problem
 from vime_core.placement import Placed
-from vime_core.plan import PortUse, Reason, Role, Source
+from vime_core.plan import Balance, PortUse, Reason, Role, Source
 from vime_core.ports import SCAN_SPAN, Ports
 from vime_core.request import GroupRequest
+from vime_core.topology import EngineDraft
 from vime_core.units import EngineId, ProcessId, TcpPort
 from vime_core.vllm.catalogue import truth
 
 _HTTP = Reason(Source.LAYOUT, "the head's API; followers serve none")
+_OWN_HTTP = {
+    Balance.INTERNAL: _HTTP,
+    Balance.EXTERNAL: Reason(Source.LAYOUT, "the API of one replica: replicas are balanced outside the engine"),
+    Balance.HYBRID: Reason(Source.LAYOUT, "the API of this node's replicas: nodes are balanced outside the engine"),
+}
 _MASTER = Reason(Source.LAYOUT, "where the engine's node ranks meet, on rank 0's host")
-_DP_RPC = Reason(Source.LAYOUT, "where the replicas of other hosts report to the head")
+_DP_RPC = Reason(Source.LAYOUT, "where the replicas of other processes report to the head")
 _SCAN = Reason(Source.GUARD, "vLLM looks upward from VLLM_PORT for free ports: each process looks in its own run")
 
 
@@ -31,26 +37,26 @@ class Addressed:
 
     def port(self, name: str, rank: int = 0) -> Interval | None:
         """Return the interval of this name of one rank, or None when it has none."""
-        return next((use.interval for use in self.ports[rank] if use.name == name), None)
+        for use in self.ports[rank]:
+            if use.name == name:
+                return use.interval
+        return None
 
     def start(self, name: str, rank: int = 0) -> TcpPort:
         """Return where an interval starts that this rank is sure to have: "scan" of any, "http" of a head."""
-        return next(use.interval.start for use in self.ports[rank] if use.name == name)
+        found = self.port(name, rank)
+        assert found is not None, name
+        return found.start
 
     @property
-    def process_ids(self) -> tuple[ProcessId, ...]:
-        """Ids of the engine's processes by node rank."""
-        return tuple(process_id(self.id, rank) for rank in range(len(self.ports)))
+    def serving(self) -> tuple[int, ...]:
+        """The ranks that serve an API."""
+        return tuple(rank for rank in range(len(self.ports)) if self.placed.draft.shape.serves(rank))
 
 
 def process_id(engine: EngineId, rank: int) -> ProcessId:
     """Return the id of one process of an engine."""
     return ProcessId(f"{engine}.{rank}")
-
-
-def connector_for(placed: Placed) -> Connector | None:
-    """Return the KV connector family of an engine: the user's, else NIXL's for prefill and decode engines."""
-    return connector_of(kv_config(placed.draft.group))
 
 
 def kv_config(group: GroupRequest) -> object:
@@ -115,26 +121,55 @@ def _bound(engine: Addressed, config: object) -> Iterator[tuple[int, str]]:
             yield node, f"{base}:{int(port) + replica}"
 
 
-def address_engine(placed: Placed, cluster: Cluster, ports: Ports, problems: list[Problem]) -> Addressed:
-    """Return the engine with its port intervals. Adds a problem where a host has no room left."""
-    draft = placed.draft
-    name = EngineId(f"{draft.model.name}-{draft.index}")
-    connector = connector_for(placed)
-    uses = []
-    for rank, (node, _) in enumerate(placed.nodes):
-        wanted: list[tuple[str, int, Reason]] = []
-        if rank == 0:
-            wanted.append(("http", 1, _HTTP))
-            if draft.shape.nnodes > 1:
-                wanted.append(("master", 1, _MASTER))
-                if draft.shape.dp > 1:
-                    wanted.append(("dp_rpc", 1, _DP_RPC))
-        span = draft.shape.dp if connector is not None and connector.per_dp_rank else 1
-        if connector is not None and listens(kv_config(draft.group), draft.group.role) and (rank == 0 or span > 1):
-            text = f"{connector.name} listens here" + (", one port per data-parallel rank" if span > 1 else "")
-            wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
-        wanted.append(("scan", SCAN_SPAN, _SCAN))
-        on = ports.on(node)
-        taken = [PortUse(use, on.take(count, f"{name}.{rank}.{use}", problems), why) for use, count, why in wanted]
-        uses.append(tuple(sorted(taken, key=lambda use: use.name)))
-    return Addressed(placed, name, tuple(uses), connector)
+def address_engines(placed: Iterable[Placed], ports: Ports, problems: list[Problem]) -> list[Addressed]:
+    """Return engines with their port intervals, in order. Adds a problem where a host has no room left."""
+    groups: dict[tuple[str, int], _Group] = {}
+    found = []
+    for one in placed:
+        key = (one.draft.model.name, one.draft.group_index)
+        if key not in groups:
+            groups[key] = _Group(one.draft)
+        found.append(groups[key].address(one, ports, problems))
+    return found
+
+
+class _Group:
+    """What the processes of a group's engines ask for, by node rank, worked out once; like hosts give like answers."""
+
+    def __init__(self, draft: EngineDraft) -> None:
+        self._connector = connector_of(kv_config(draft.group))
+        self._wanted = [_wanted(draft, self._connector, rank) for rank in range(draft.shape.nnodes)]
+        self._given: dict[tuple[int, tuple[int, ...]], tuple[PortUse, ...]] = {}
+
+    def address(self, placed: Placed, ports: Ports, problems: list[Problem]) -> Addressed:
+        """Return one engine with its port intervals."""
+        name = EngineId(f"{placed.draft.model.name}-{placed.draft.index}")
+        uses = []
+        for rank, (node, _) in enumerate(placed.nodes):
+            on, wanted = ports.on(node), self._wanted[rank]
+            taken = [on.take(count, f"{name}.{rank}.{use}", problems) for use, count, _ in wanted]
+            key = (rank, tuple([interval.start for interval in taken]))
+            if key not in self._given:
+                given = [PortUse(use, run, why) for (use, _, why), run in zip(wanted, taken, strict=True)]
+                self._given[key] = tuple(sorted(given, key=lambda use: use.name))
+            uses.append(self._given[key])
+        return Addressed(placed, name, tuple(uses), self._connector)
+
+
+def _wanted(draft: EngineDraft, connector: Connector | None, rank: int) -> tuple[tuple[str, int, Reason], ...]:
+    """Return the ports that one process asks for: their use, how many in a row, and why."""
+    wanted: list[tuple[str, int, Reason]] = []
+    shape = draft.shape
+    serves = shape.serves(rank)
+    if serves:
+        wanted.append(("http", 1, _OWN_HTTP[shape.balance]))
+    if rank == 0 and shape.meets:
+        wanted.append(("master", 1, _MASTER))
+    if rank == 0 and shape.nnodes > 1 and shape.dp > 1:
+        wanted.append(("dp_rpc", 1, _DP_RPC))
+    span = shape.dp if connector is not None and connector.per_dp_rank else 1
+    if connector is not None and listens(kv_config(draft.group), draft.group.role) and (serves or span > 1):
+        text = f"{connector.name} listens here" + (", one port per data-parallel rank" if span > 1 else "")
+        wanted.append((connector.use, span, Reason(Source.CONNECTOR, text)))
+    wanted.append(("scan", SCAN_SPAN, _SCAN))
+    return tuple(wanted)

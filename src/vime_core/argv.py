@@ -4,6 +4,7 @@ What all engines of a group share is written once per group; a process adds its 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -11,25 +12,42 @@ from vime_core.addresses import Addressed
 from vime_core.cluster import Cluster
 from vime_core.connectors import default_config, encoder_config, json_value
 from vime_core.errors import Code, Problem
-from vime_core.plan import Arg, Reason, Role, Source
+from vime_core.plan import Arg, Balance, Reason, Role, Source
 from vime_core.request import GroupRequest, ModelRequest, RolloutRequest
 from vime_core.rules import CPU_PROGRAM, PROGRAM
 from vime_core.topology import Shape
 from vime_core.vllm.catalogue import Catalogue, spell, truth
-from vime_core.vllm.owned import HEAD_ONLY, PARALLEL
+from vime_core.vllm.owned import BALANCE, HEAD_ONLY, PARALLEL
+
+_INTERNAL = Balance.INTERNAL  # looked up once: an Enum's members are slow to reach
 
 WORKER_EXTENSION = "vime_adapters.vllm.worker.ColocatedWorker"
 """Class that colocated workers mix in, so that the trainer can tell which GPU each of them is on."""
 
 _TP = Reason(Source.LAYOUT, "GPUs per engine / (pp * dp * pcp)")
-_GIVEN_SIZE = Reason(Source.USER, "parallel size given by the user")
 _NODES = Reason(Source.LAYOUT, "the engine is larger than num_gpus_per_node")
 _MP = Reason(Source.VERSION, "vLLM runs engines over several hosts with mp alone")
 _HEADLESS = Reason(Source.ROLE, "only node rank 0 serves the API")
+_PART = Reason(Source.ROLE, "only the first process of a replica serves its API")
 _MASTER = Reason(Source.PLACEMENT, "address of rank 0's host")
 _HEAD = Reason(Source.PLACEMENT, "address of this host")
 _PORT = Reason(Source.PLACEMENT, "planned port")
 _SEED = Reason(Source.TRAINER, "seed + engine index, the same on every rank of the engine")
+_OWN = {
+    "--seed": _SEED,
+    "--host": _HEAD,
+    "--port": _PORT,
+    "--nnodes": _NODES,
+    "--node-rank": _NODES,
+    "--master-addr": _MASTER,
+    "--master-port": _PORT,
+    "--distributed-executor-backend": _MP,
+    "--data-parallel-backend": _MP,
+    "--data-parallel-address": _MASTER,
+    "--data-parallel-rpc-port": _PORT,
+}
+"""Why a process has each argument that is not its whole group's."""
+
 _SCALE_OUT = Reason(Source.VERSION, "this release answers /inference/v1/generate only when told to")
 
 
@@ -44,10 +62,13 @@ class Derived:
 
 @frozen
 class GroupArgs:
-    """The arguments that every process of a group shares, and those of its heads alone."""
+    """The arguments that every process of a group shares, those of its serving processes alone, and what the replicas'
+    balancing is asked for by.
+    """
 
     shared: tuple[Arg, ...]
     head: tuple[Arg, ...]
+    balance: Reason
 
 
 def transfer_backend(group: GroupRequest) -> object:
@@ -78,7 +99,7 @@ def derived_options(
         found.append(Derived("dtype", "float16", _why("the trainer computes in fp16")))
     if request.offload_rollout:
         found.append(Derived("enable_sleep_mode", True, _why("rollout is offloaded while the trainer works")))
-    if request.routing_replay:
+    if request.replays(model):
         found.append(Derived("enable_return_routed_experts", True, _why("use_rollout_routing_replay")))
     if shape.pp > 1 and moe:
         text = "CUDA-graph capture hangs with pipeline parallelism and experts"
@@ -119,7 +140,9 @@ def group_args(
     shared = [Arg((program, "serve", path), Reason(Source.LAYOUT, "the model to serve; followers use it too"))]
     for dest, size in zip(PARALLEL, (shape.tp, shape.pp, shape.dp, shape.pcp), strict=True):
         if size > 1 or dest == "tensor_parallel_size":
-            shared += _arg(vllm, dest, size, _GIVEN_SIZE if dest in group.vllm else _TP, problems)
+            given = group.vllm.get(dest)
+            why = _TP if given is None else Reason(Source.USER, f"given as {given.origin}")
+            shared += _arg(vllm, dest, size, why, problems)
     head: list[Arg] = []
     if vllm.get("enable_scale_out") is not None and "enable_scale_out" not in group.vllm:
         head += _arg(vllm, "enable_scale_out", True, _SCALE_OUT, problems)
@@ -127,11 +150,12 @@ def group_args(
         if extra.dest not in group.vllm:
             shared += _arg(vllm, extra.dest, extra.value, extra.reason, problems)
     for dest in sorted(group.vllm):
-        if dest not in PARALLEL:
+        if dest not in {*PARALLEL, *BALANCE}:
             setting = group.vllm[dest]
             args = _arg(vllm, dest, setting.value, Reason(Source.USER, f"given as {setting.origin}"), problems)
             (head if dest in HEAD_ONLY else shared).extend(args)
-    return GroupArgs(tuple(shared), tuple(head))
+    ways = (group.vllm[dest].origin for dest in BALANCE if dest in group.vllm)
+    return GroupArgs(tuple(shared), tuple(head), Reason(Source.USER, f"given as {', '.join(ways)}"))
 
 
 def _arg(vllm: Catalogue, dest: str, value: object, reason: Reason, problems: list[Problem]) -> list[Arg]:
@@ -151,27 +175,56 @@ def process_args(engine: Addressed, rank: int, seed: int, shared: GroupArgs, clu
     """Return the command line of one process of an engine."""
     shape = engine.placed.draft.shape
     head = cluster.nodes[engine.placed.nodes[0][0]].address
-    own = [Arg(("--seed", str(seed)), _SEED)]
+    own = [_own("--seed", str(seed))]
     master, rpc = engine.port("master"), engine.port("dp_rpc")
-    if rank == 0:
-        own += (Arg(("--host", head), _HEAD), Arg(("--port", str(engine.start("http"))), _PORT))
+    serves = shape.serves(rank)
+    if serves:
+        here = cluster.nodes[engine.placed.nodes[rank][0]].address
+        own += (_own("--host", here), _own("--port", str(engine.start("http", rank))))
     if master is not None:
         own += (
-            Arg(("--nnodes", str(shape.nnodes)), _NODES),
-            Arg(("--node-rank", str(rank)), _NODES),
-            Arg(("--master-addr", head), _MASTER),
-            Arg(("--master-port", str(master.start)), _PORT),
-            Arg(("--distributed-executor-backend", "mp"), _MP),
-            Arg(("--data-parallel-backend", "mp"), _MP),
+            _own("--nnodes", str(shape.nnodes)),
+            _own("--node-rank", str(rank)),
+            _own("--master-addr", head),
+            _own("--master-port", str(master.start)),
+            _own("--distributed-executor-backend", "mp"),
+            _own("--data-parallel-backend", "mp"),
         )
     if rpc is not None:
         own += (
-            Arg(("--data-parallel-address", head), _MASTER),
-            Arg(("--data-parallel-rpc-port", str(rpc.start)), _PORT),
+            _own("--data-parallel-address", head),
+            _own("--data-parallel-rpc-port", str(rpc.start)),
         )
-    if rank > 0:
-        own.append(Arg(("--headless",), _HEADLESS))
-    return (*shared.shared, *(shared.head if rank == 0 else ()), *own)
+    own += _balance_args(shape, rank, shared.balance)
+    if not serves:
+        own.append(Arg(("--headless",), _HEADLESS if shape.balance is _INTERNAL else _PART))
+    return (*shared.shared, *(shared.head if serves else ()), *own)
+
+
+def _balance_args(shape: Shape, rank: int, asked: Reason) -> tuple[Arg, ...]:
+    """Return what tells a process which replicas it serves; nothing for those that the head serves.
+
+    The flags that name the way are always said: ranks alone mean it in some releases and for some values only.
+    """
+    if shape.balance is _INTERNAL:
+        return ()
+    first = str(shape.first_replica(rank))
+    if shape.balance is Balance.EXTERNAL:
+        return (
+            Arg(("--data-parallel-external-lb",), asked),
+            Arg(("--data-parallel-rank", first), Reason(Source.LAYOUT, "the replica that this process serves")),
+        )
+    local = str(shape.dp // shape.nnodes)
+    return (
+        Arg(("--data-parallel-hybrid-lb",), asked),
+        Arg(("--data-parallel-size-local", local), Reason(Source.LAYOUT, "replicas of one node")),
+        Arg(("--data-parallel-start-rank", first), Reason(Source.LAYOUT, "the first replica of this node")),
+    )
+
+
+@lru_cache(1 << 14)  # hosts use the same ports, ranks the same address: what is equal is one object
+def _own(flag: str, value: str) -> Arg:
+    return Arg((flag, value), _OWN[flag])
 
 
 def guard_problems(group: GroupRequest, shape: Shape, moe: bool | None, problems: list[Problem]) -> None:

@@ -6,6 +6,7 @@ Facts are arguments here. Gathering them is the work of ``vime_adapters.prefligh
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from attrs import field, frozen
 
@@ -55,6 +56,11 @@ class Interval:
 
 def sort_gpus(ids: Sequence[str]) -> tuple[GpuId, ...]:
     """Return GPU ids sorted as numbers ("10" after "9"); ids that are no numbers follow in the order given."""
+    return _sorted(tuple(ids))
+
+
+@lru_cache(256)  # hosts of a cluster are much alike
+def _sorted(ids: tuple[str, ...]) -> tuple[GpuId, ...]:
     numbers = sorted((i for i in ids if i.isdecimal()), key=int)
     return tuple(GpuId(i) for i in (*numbers, *(i for i in ids if not i.isdecimal())))
 
@@ -78,6 +84,8 @@ class Node:
     @property
     def loopback(self) -> bool:
         """Whether the address leads other hosts to themselves instead of to this one."""
+        if "1" <= self.address[:1] <= "9" and ":" not in self.address and not self.address.startswith("127."):
+            return False  # no need to read it closely: thousands of hosts have such addresses
         try:
             found = ipaddress.ip_address(self.address.strip("[]"))
         except ValueError:

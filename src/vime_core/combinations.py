@@ -4,84 +4,18 @@ One row for each rule, with the file of vLLM 0.32 that has it. vLLM applies them
 the fleet; here they are applied to every group as soon as its parallel sizes are known.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
-
-from attrs import frozen
+from collections.abc import Iterator, Mapping, Sequence
 
 from vime_core.addresses import kv_config
-from vime_core.connectors import configs_of, connector_of, families_of, json_value, unregistered
+from vime_core.connectors import connector_of, families_of, json_value, listens, unregistered
 from vime_core.errors import Code, Problem
-from vime_core.plan import Note, Role
-from vime_core.request import GroupRequest, RolloutRequest
-from vime_core.topology import EngineDraft, ModelFacts, Shape
+from vime_core.group_rules import Case, Row, Verdict
+from vime_core.plan import Balance, Note, Role
+from vime_core.request import RolloutRequest
+from vime_core.topology import EngineDraft, ModelFacts
 from vime_core.vllm.catalogue import truth
-from vime_core.vllm.releases import OLDEST, Fact, holds, numbers
-
-
-class Verdict(Enum):
-    """What is done with a combination."""
-
-    REFUSE = "refuse"
-    NOTE = "note"
-
-
-@frozen
-class Case:
-    """One group, with all that the rules ask for. ``replay`` and ``sleep`` are what the trainer's arguments lead to."""
-
-    group: GroupRequest
-    shape: Shape
-    facts: ModelFacts
-    version: str
-    replay: bool
-    sleep: bool
-
-    def on(self, dest: str) -> bool:
-        """Whether an option is given as true."""
-        return dest in self.group.vllm and truth(self.group.vllm[dest].value) is True
-
-    def off(self, dest: str) -> bool:
-        """Whether an option is given as false."""
-        return dest in self.group.vllm and truth(self.group.vllm[dest].value) is False
-
-    def number(self, dest: str) -> int:
-        """Return a whole number that is given, or 1, which is vLLM's default of the options asked for."""
-        given = self.group.vllm.get(dest)
-        text = str(given.value) if given is not None else ""
-        return int(text) if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 10 else 1
-
-    @property
-    def kv(self) -> tuple[Mapping[object, object], ...]:
-        """The KV configurations of the group's engines, those inside a MultiConnector each."""
-        return configs_of(kv_config(self.group))
-
-    @property
-    def connectors(self) -> frozenset[str]:
-        """Their names."""
-        return frozenset(str(one["kv_connector"]) for one in self.kv if one.get("kv_connector"))
-
-    @property
-    def ranks(self) -> int:
-        """The ranks over which vLLM spreads experts."""
-        return self.shape.tp * self.shape.dp * self.shape.pcp
-
-
-@frozen
-class Row:
-    """One rule: where it ``applies``, what vLLM ``says``, and where it was ``seen``.
-
-    ``dests`` are the options that make up the combination: the first that is given is where a problem points.
-    """
-
-    name: str
-    dests: tuple[str, ...]
-    applies: Callable[[Case], bool]
-    says: str
-    seen: str
-    verdict: Verdict = Verdict.REFUSE
-    since: str = OLDEST
-
+from vime_core.vllm.owned import BALANCE
+from vime_core.vllm.releases import Fact, holds, numbers
 
 _NO_AUX = {"NixlConnector", "NixlPullConnector", "NixlPushConnector", "MoRIIOConnector", "MooncakeConnector"}
 _REPLAY = "enable_return_routed_experts"
@@ -132,6 +66,19 @@ def _old_keys(case: Case) -> bool:
     return not holds(Fact.KV_TRANSFER_ADDRESSES, case.version) and any(key in one for one in held for key in _OLD_KEYS)
 
 
+def _tolerant(case: Case) -> bool:
+    return case.on("enable_fault_tolerance") or "fault_tolerance_config" in case.group.vllm
+
+
+def _inelastic(case: Case) -> bool:
+    refused = case.external and holds(Fact.ELASTIC_REFUSES_EXTERNAL, case.version)
+    return refused or case.shape.balance is Balance.HYBRID
+
+
+def _bootstraps(case: Case) -> bool:
+    return listens(kv_config(case.group), case.group.role)
+
+
 ROWS: tuple[Row, ...] = (
     Row(
         "replay_connector",
@@ -171,9 +118,16 @@ ROWS: tuple[Row, ...] = (
     Row(
         "fault_tolerance",
         ("enable_fault_tolerance", "fault_tolerance_config"),
-        lambda c: c.on("enable_fault_tolerance") or "fault_tolerance_config" in c.group.vllm,
-        "fault tolerance needs external load balancing, and Vime balances replicas inside the engine",
+        lambda c: _tolerant(c) and not c.external,
+        "fault tolerance with an API for each replica alone: data_parallel_external_lb true",
         "engine/arg_utils.py: create_engine_config; a fault_tolerance_config turns it on",
+    ),
+    Row(
+        "fault_tolerance_servers",
+        ("api_server_count",),
+        lambda c: _tolerant(c) and c.external and c.number("api_server_count") > 1,
+        "1 beside fault tolerance",
+        _PARALLEL,
     ),
     Row(
         "eplb_without_experts",
@@ -188,6 +142,20 @@ ROWS: tuple[Row, ...] = (
         lambda c: c.on("enable_elastic_ep") and (not c.on("enable_eplb") or c.shape.pp > 1),
         "enable_elastic_ep with enable_eplb, and without pipeline parallelism",
         _PARALLEL,
+    ),
+    Row(
+        "elastic_balance",
+        ("enable_elastic_ep", *BALANCE),
+        lambda c: c.on("enable_elastic_ep") and _inelastic(c),
+        "elastic expert parallelism balanced inside the engine; from 0.33 an API for each replica too",
+        _PARALLEL,
+    ),
+    Row(
+        "mooncake_replica_over_hosts",
+        ("kv_transfer_config", *BALANCE),
+        lambda c: "MooncakeConnector" in c.connectors and c.external and c.shape.meets and _bootstraps(c),
+        "replicas on one host each: ranks of other hosts look for their replica's bootstrap server at 127.0.0.1",
+        "distributed/kv_transfer/kv_connector/v1/mooncake: get_mooncake_bootstrap_addr",
     ),
     Row(
         "dcp_sizes",
@@ -258,7 +226,7 @@ def combination_findings(
         given = draft.group.vllm
         replay, sleep = (
             truth(given[dest].value) is True if dest in given else asked
-            for dest, asked in ((_REPLAY, request.routing_replay), ("enable_sleep_mode", request.offload_rollout))
+            for dest, asked in ((_REPLAY, request.replays(draft.model)), ("enable_sleep_mode", request.offload_rollout))
         )
         known = facts.get(draft.model.path, ModelFacts())
         case = Case(draft.group, draft.shape, known, version, replay, sleep)
@@ -277,7 +245,7 @@ def _row_findings(case: Case) -> Iterator[Problem | Note]:
             continue
         told = _REPLAY not in row.dests or _REPLAY in case.group.vllm
         parts = [*([] if told else ["use_rollout_routing_replay"]), *(f"{s.origin} {s.value}" for s in given)]
-        found = " with ".join(parts) or row.dests[0]
+        found = " with ".join(parts)
         yield Problem(Code.COMBINATION, where, f"{found} ({case.group.where})", f"{row.says} ({row.seen})")
 
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from attrs import frozen
 
 from vime_core.plan import Role
+from vime_core.vllm.numbers import plain_json
 
 
 @frozen
@@ -23,7 +24,7 @@ class Connector:
     When ``per_dp_rank``, a replica listens at the base plus its own index, so the interval spans one port per replica,
     and followers, which run replicas too, get an interval of their own. With ``bootstrap`` the router is given the port
     of every prefill head, and engines that only consume serve none. ``router_name`` is the router's --kv-connector
-    choice.
+    choice. With ``discovery`` the router refuses a pool that is fixed at its start: engines must announce themselves.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Connector:
     per_dp_rank: bool
     bootstrap: bool
     router_name: str
+    discovery: bool = False
 
 
 NIXL = Connector(
@@ -53,7 +55,7 @@ MOONCAKE = Connector(
     bootstrap=True,
     router_name="mooncake",
 )
-MORIIO = Connector("MoRIIO", "moriio", None, "", per_dp_rank=False, bootstrap=False, router_name="moriio")
+MORIIO = Connector("MoRIIO", "moriio", None, "", False, bootstrap=False, router_name="moriio", discovery=True)
 """Its ports stand in kv_connector_extra_config, which is the user's."""
 
 FAMILIES: Mapping[str, Connector] = {
@@ -113,7 +115,7 @@ def json_value(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(plain_json(value))
     except (ValueError, RecursionError):
         return None
 

@@ -1,7 +1,8 @@
 """What can be wrong, as a closed list; one offence, one code.
 
 The hundreds digit is the stage that found it: 0 cluster facts, 1 intake, 2 topology, 3 placement, 4 ports, 5 argv and
-environment, 6 router, 7 weights, 8 a finished plan, 9 a running fleet. ``docs/errors.md`` is generated from this file.
+environment, 6 router, 7 weights, 8 a finished plan, 9 the command and a running fleet. ``docs/errors.md`` is generated
+from this file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +31,7 @@ class Code(Enum):
     NOT_SUPPORTED = ("VIME110", "not supported yet", "Leave the argument out.")
     DUPLICATE = ("VIME111", "named twice", "Give every model a name of its own.")
 
-    GROUP_SIZE = ("VIME201", "group is not whole engines", "Make it a multiple, or add a placeholder group.")
+    GROUP_SIZE = ("VIME201", "group is not whole engines", "Make it a multiple; a placeholder group can hold the rest.")
     TOTAL = ("VIME202", "groups do not add up", "Make the groups' GPUs sum to rollout_num_gpus.")
     NODE_LARGER = ("VIME203", "num_gpus_per_node contradicts the hosts", "Leave num_gpus_per_node out, or lower it.")
     NODE_TILING = ("VIME204", "engine does not tile its hosts", "Use a multiple of the GPUs per node, or at most one.")
@@ -48,10 +49,15 @@ class Code(Enum):
     )
     MODEL_FIT = ("VIME213", "model cannot fit", "Give an engine more GPUs, for tensor, pipeline or expert ranks.")
     COMBINATION = ("VIME214", "vLLM refuses this combination", "Leave one of them out.")
+    CHECKPOINT = ("VIME215", "checkpoint laid out for other ranks", "Keep the layout it was saved with, or convert it.")
 
     OVERSUBSCRIBED = ("VIME301", "group oversubscribed", "Lower the request or add hosts.")
-    STRADDLES_HOSTS = ("VIME302", "engine straddles hosts", "Align it with a placeholder group.")
-    STRADDLES_TRAINER = ("VIME303", "engine straddles the trainer's edge", "Align it with a placeholder group.")
+    STRADDLES_HOSTS = ("VIME302", "engine straddles hosts", "Choose sizes by which every process lies on one host.")
+    STRADDLES_TRAINER = (
+        "VIME303",
+        "engine straddles the trainer's edge",
+        "Choose sizes by which every engine lies inside the trainer's slots or outside them.",
+    )
     TRAINER_TOO_LARGE = ("VIME304", "trainer larger than the cluster", "Lower the actor's size or add hosts.")
 
     NO_PORTS = ("VIME401", "no free port interval", "Free some ports below the ephemeral floor on that host.")
@@ -79,6 +85,14 @@ class Code(Enum):
     HTTP = ("VIME908", "call not answered", "Read the answer and the engine's log.")
     FACTS_MOVED = ("VIME909", "this machine is not the one planned for", "Plan again with the facts of this machine.")
     STOPPED = ("VIME910", "fleet is not running", "Start it with `vime up`.")
+    USAGE = ("VIME911", "command not understood", "Add --help to the command to see what it takes.")
+    OUTSTAYED = ("VIME912", "process outstays its end", "It is told to end again; look at what it waits for.")
+    MANY_FAILED = ("VIME913", "most engines failed together", "Look for what they share: host, network, disk, weights.")
+    SYNC_OVERDUE = ("VIME914", "weights not replaced in time", "Read the trainer's log; raise the sync deadline.")
+    CUT_OFF = ("VIME915", "requests cut off", "Raise the drain deadline, or finish the requests first.")
+    NOT_DONE = ("VIME916", "order not carried out", "Read what the engines do instead; raise the time limit.")
+    DECODE_ONLY = ("VIME917", "PD runs decode-only", "Read the logs of both sides; compare their kv_transfer_config.")
+    NO_MODEL = ("VIME918", "no model there", "Check the path, from the folder in which the fleet is started.")
 
     @property
     def id(self) -> str:

@@ -4,11 +4,15 @@ Only spelling happens here: which argument a token names and which tokens are it
 and the value makes sense is for intake to say. Of a repeated flag the last one wins, as argparse has it.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+
+from attrs import frozen
 
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.names import LAUNCHER, TRAINER, TRUTH
 from vime_core.vllm.catalogue import Catalogue, Flag
+from vime_core.vllm.numbers import number
 
 _MANY = frozenset({"rollout_external_engine_addrs"})
 
@@ -33,13 +37,65 @@ def from_flags(tokens: Sequence[str], vllm: Catalogue, router: Catalogue) -> Map
         values = [joined] if eq else list(tokens[i:end])
         i = end
         key, value = _argument(name, values, vllm, router, problems)
+        before = found.get(key)
         if isinstance(value, _Appended):
-            before = found.get(key)
             value = [*(before if isinstance(before, list) else ()), *value.values]
+        elif key in found and isinstance(value, _Keyed) != isinstance(before, _Keyed):
+            both = "it once as JSON, or key by key: vLLM would drop the JSON"
+            problems.append(Problem(Code.EXCLUSIVE, key, name, both, "Give all keys one way."))
+        elif isinstance(value, _Keyed) and isinstance(before, _Keyed):
+            _merge(before.tree, value.tree)
+            value = before
         found[key] = value
     if problems:
         raise PlanRefused(problems)
-    return found
+    return {key: value.tree if isinstance(value, _Keyed) else value for key, value in found.items()}
+
+
+@frozen
+class _Keyed:
+    """The keys of a JSON option that were given one by one."""
+
+    tree: dict[str, object]
+
+
+def _merge(tree: dict[str, object], more: dict[str, object]) -> None:
+    """Add keys as vLLM does: mappings are merged, lists joined, and of all else the last counts.
+
+    Source: vllm/utils/argparse_utils.py, recursive_dict_update in parse_args. There keys are collected by the spelling
+    of the flag; here an option's aliases count as the option.
+    """
+    for key, value in more.items():
+        before = tree.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            _merge(before, value)
+        elif isinstance(value, list) and isinstance(before, list):
+            tree[key] = [*before, *value]
+        else:
+            tree[key] = value
+
+
+def _keyed(path: str, text: str) -> _Keyed:
+    """Return what ``--flag.path text`` says: JSON, else a number such as 64M, else the text; with + a list of texts.
+
+    Source: vllm/utils/argparse_utils.py, parse_args.
+    """
+    value: object = text.split(",") if path.endswith("+") else _read(text)
+    for key in reversed(path.removesuffix("+").split(".")):
+        value = {key: value}
+    return _Keyed(value if isinstance(value, dict) else {})
+
+
+def _read(text: str) -> object:
+    """Return one key's value: vLLM tries JSON, then a number with a suffix, which falls back on Python's int."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        found = number("human_int", text)
+    try:
+        return int(text) if found is None else found
+    except ValueError:
+        return text
 
 
 class _Appended:
@@ -64,15 +120,30 @@ def _argument(
         kind = LAUNCHER.get(key) or TRAINER[key]
         return key, _own(key, name, kind == TRUTH, negated, values, problems)
     for prefix, catalogue in (("vllm", vllm), ("router", router)):
-        if not bare.startswith(prefix + "-"):
+        if not bare.startswith((prefix + "-", prefix + "_")):
             continue
         rest = bare[len(prefix) + 1 :]
+        base, dot, path = rest.partition(".")
+        outer = _spelled(base.replace("_", "-"), catalogue) if dot and not negated else None
+        if outer is not None and outer.type == "json":
+            if len(values) != 1:
+                problems.append(Problem(Code.VALUE, name, " ".join(values) or "nothing", "one value"))
+            return f"{prefix}_{outer.dest}", _keyed(path, "".join(values[:1]))
+        if not bare.startswith(prefix + "-"):
+            continue
+        if prefix == "vllm" and rest[0:1] == "O" and not negated:  # vLLM's -O3, or -O 3
+            rest, values = "optimization-level", [rest[1:], *values] if rest[1:] else values
         spelling = ("--no-" if negated else "--") + rest
         flag = catalogue.spelled(spelling) or catalogue.spelled("-" + rest) or catalogue.spelled("--" + bare)
         if flag is None:
             return key, values[0] if len(values) == 1 else (values or True)
         return f"{prefix}_{flag.dest}", _forwarded(flag, name, spelling, values, problems)
     return key, (not negated) if not values else (values[0] if len(values) == 1 else values)
+
+
+def _spelled(word: str, catalogue: Catalogue) -> Flag | None:
+    """Return the option with this long or short name, or None."""
+    return catalogue.spelled("--" + word) or catalogue.spelled("-" + word)
 
 
 def _own(key: str, name: str, truth: bool, negated: bool, values: list[str], problems: list[Problem]) -> object:

@@ -72,7 +72,8 @@ def models_of(
             reader.problems.append(Problem(Code.TOTAL, where, f"groups of {asked} GPUs", f"{wanted} in all"))
         return models, wanted
     if not total.given and not colocate:
-        if total.raw is None:
+        unread = {"colocate", "debug_train_only"} & {p.where for p in reader.problems}  # either may make it needless
+        if total.raw is None and not unread:
             reader.problems.append(
                 Problem(Code.REQUIRED, "rollout_num_gpus", "nothing", "the GPUs for rollout, unless colocated")
             )

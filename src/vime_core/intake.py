@@ -12,11 +12,11 @@ from enum import Enum
 from vime_core import router_options
 from vime_core.errors import SHOWABLE, Code, PlanRefused, Problem, showable
 from vime_core.groups import models_of
-from vime_core.names import LAUNCHER, ROLLOUT_ELSEWHERE, TRAINER
+from vime_core.names import LAUNCHER, MEGATRON, ROLLOUT_ELSEWHERE, TRAINER
 from vime_core.options import check_option, replaced, sglang_problem, unknown_option
 from vime_core.plan import Role
-from vime_core.reading import Reader
-from vime_core.request import ModelRequest, RolloutRequest, RouterRequest
+from vime_core.reading import Reader, understood
+from vime_core.request import CheckpointRequest, ModelRequest, RolloutRequest, RouterRequest
 from vime_core.rules import PD_ROUTER_DEFAULTS, ROUTER_DEFAULTS
 from vime_core.setting import Setting
 from vime_core.vllm.catalogue import Catalogue, Flag
@@ -224,12 +224,12 @@ def _derive(
     reader.truth("offload_train")
     reader.truth("use_critic")
     if reader.truth("use_fault_tolerance"):
-        notes.append(("not_applied", "use_fault_tolerance", "engines that die are not restarted yet"))
+        text = "engines that die are started again with it or without it; vime up --restarts 0 turns that off"
+        notes.append(("not_applied", "use_fault_tolerance", text))
     together = colocate and not rollout_only
     router = _router(reader, router_options, notes)
     models, total = models_of(reader, base, vllm, trainer, colocate, train_only, notes, unsaid)
     notes += _router_notes(router, models, unsaid)
-    timeout = reader.setting("vllm_weight_transfer_timeout_sec").value
     deterministic = reader.truth("vllm_enable_deterministic_inference") is True
     return RolloutRequest(
         trainer_gpus=0 if rollout_only else trainer,
@@ -243,13 +243,33 @@ def _derive(
         routing_replay=reader.truth("use_rollout_routing_replay") is True,
         deterministic=deterministic,
         server_concurrency=reader.number("vllm_server_concurrency"),
-        weight_timeout=float(timeout if isinstance(timeout, int | float) else 900),
+        weight_timeout=reader.seconds("vllm_weight_transfer_timeout_sec"),
         weights_by_disk=_by_disk(reader),
         external_gpus=reader.number("rollout_num_gpus_per_engine"),
         models=models,
         router=router,
         notes=tuple(notes),
+        checkpoints=() if rollout_only else tuple(_checkpoints(reader)),
     )
+
+
+def _checkpoints(reader: Reader) -> Iterator[CheckpointRequest]:
+    """Yield the checkpoints that the trainer starts from."""
+    given = {name: understood(raw, MEGATRON[name]) for name in MEGATRON if (raw := reader.args.get(name)) is not None}
+    ep, etp = given.get("expert_model_parallel_size"), given.get("expert_tensor_parallel_size")
+    experts = bool(given.get("num_experts")) or (isinstance(ep, int) and ep > 1)
+    bare = given.get("no_load_optim") is True or given.get("load_optim") is False or given.get("finetune") is True
+    for where in ("load", "ref_load"):
+        path = given.get(where)
+        if isinstance(path, str):
+            yield CheckpointRequest(
+                where=where,
+                path=path,
+                ep=ep if isinstance(ep, int) else 1,
+                etp=etp if isinstance(etp, int) else None,
+                experts=experts,
+                state=where == "load" and not bare,
+            )
 
 
 def _router(reader: Reader, options: dict[str, Setting[object]], notes: list[tuple[str, str, str]]) -> RouterRequest:

@@ -47,6 +47,22 @@ LAUNCHER: Mapping[str, str] = {
 }
 """vllm_ arguments that are the launcher's own and no option of vLLM."""
 
+MEGATRON: Mapping[str, str] = {
+    "load": TEXT,
+    "ref_load": TEXT,
+    "expert_model_parallel_size": COUNT,
+    "expert_tensor_parallel_size": COUNT,
+    "num_experts": WHOLE,
+    "finetune": TRUTH,
+    "no_load_optim": TRUTH,
+    "load_optim": TRUTH,
+}
+"""Arguments of Megatron's that tell which checkpoint it starts from, and how its experts are to lie.
+
+They are Megatron's to judge: a value of another kind counts as not given. ``load_optim`` is what --no-load-optim is on
+a command line here.
+"""
+
 DEFAULTS: Mapping[str, int] = {
     "actor_num_nodes": 1,
     "actor_num_gpus_per_node": 8,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from vime_core.argv import Derived, transfer_backend
 from vime_core.cluster import Cluster
 from vime_core.options import replaced
+from vime_core.placement import Placed
 from vime_core.plan import Note, Role, Source
 from vime_core.request import GroupRequest, RolloutRequest
 from vime_core.topology import ModelFacts
@@ -22,6 +23,14 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
         if moe is None and any(sizes & group.vllm.keys() for group in model.groups):
             text = "whether the model has experts is not known, so rules about experts were not applied"
             yield Note("model_kind_unknown", model.path, text)
+        own = (group.vllm for group in model.groups if group.role is not Role.PLACEHOLDER)
+        if (
+            request.routing_replay
+            and not model.update_weights
+            and any("enable_return_routed_experts" not in given for given in own)
+        ):
+            text = f"{model.name} is frozen and does without: routing is replayed for the model that is trained"
+            yield Note("not_applied", "use_rollout_routing_replay", text)
         if any(group.role is Role.ENCODER for group in model.groups):
             text = (
                 "nothing sends requests to the encoders by itself: vLLM's example connector reads the shared folder"
@@ -65,3 +74,22 @@ def option_notes(group: GroupRequest, derived: Iterable[Derived], version: str) 
         told = deprecation(dest, version)
         if told is not None:
             yield Note("deprecated", group.vllm[dest].origin, f"{dest}: {told}")
+
+
+def rack_notes(placed: Iterable[Placed], hardware: str | None) -> Iterator[Note]:
+    """Yield a note for each group whose engines spread experts over several GB200 hosts: racks are no facts here.
+
+    PXN (a GPU sends through the network card of another) is left as NCCL has it: trainers report that all-to-all among
+    experts stalls now and then between two NVLink domains, that switching PXN off mends some of these runs and not all,
+    and that it costs a sixth of the speed; within a rack there is no fault.
+    """
+    for engine in placed:
+        group = engine.draft.group
+        spread = engine.draft.shape.ep > 1 and len({host for host, _ in engine.nodes}) > 1
+        settled = {name for name, _, _ in group.env} & {"NCCL_PXN_DISABLE", "NCCL_P2P_PXN_LEVEL"}
+        if hardware == "gb200" and spread and not settled:
+            text = (
+                "experts are spread over hosts: keep an engine's hosts in one rack, since between racks NCCL's PXN can"
+                " stall; NCCL_PXN_DISABLE=1 in the group's env switches it off and costs speed"
+            )
+            yield Note("gb200_racks", group.where, text)

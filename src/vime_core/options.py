@@ -2,7 +2,8 @@
 
 from vime_core.errors import Code, Problem
 from vime_core.vllm.catalogue import Catalogue, Flag, spell
-from vime_core.vllm.owned import HIDDEN, NOT_YET, OWNED, is_secret
+from vime_core.vllm.numbers import out_of_bounds
+from vime_core.vllm.owned import HIDDEN, NOT_YET, OWNED, PARALLEL, is_secret
 from vime_core.vllm.releases import arrival, replacement
 from vime_core.vllm.sglang import HOW, SGLANG
 
@@ -29,9 +30,14 @@ def check_option(
         problems.append(unknown_option(where, dest, catalogue, prefix))
     else:
         tokens = spell(flag, value, where)
-        if not isinstance(tokens, Problem):
+        if isinstance(tokens, Problem):
+            problems.append(tokens)
+            return False
+        bounded = tokens and dest not in PARALLEL  # sizes of the layout are the topology's to judge
+        allowed = out_of_bounds(dest, flag.type, tokens[-1].rpartition("=")[2], catalogue.version) if bounded else None
+        if allowed is None:
             return True
-        problems.append(tokens)
+        problems.append(Problem(Code.VALUE, where, value, allowed))
     return False
 
 
@@ -41,6 +47,10 @@ def unknown_option(where: str, dest: str, catalogue: Catalogue, prefix: str) -> 
     told = None if prefix == ROUTER else replacement(dest, release) or arrival(dest, release)
     if told:
         return Problem(Code.REMOVED, where, dest, f"an option of vLLM {release}", told)
+    base, dotted, _ = dest.partition(".")
+    if dotted and (outer := catalogue.get(base)) is not None:
+        allowed = f"a mapping under {prefix}{base}" if outer.type == "json" else f"{prefix}{base}, which has no keys"
+        return Problem(Code.UNKNOWN_ARGUMENT, where, dest, allowed)
     bare = dest.removeprefix("vllm_")
     opposite = _opposite(dest, catalogue)
     if not prefix and bare != dest:
@@ -48,7 +58,7 @@ def unknown_option(where: str, dest: str, catalogue: Catalogue, prefix: str) -> 
     elif opposite is not None:
         allowed = _switched_off(opposite, prefix)
     else:
-        near = catalogue.nearest(dest)
+        near = catalogue.nearest(base)
         allowed = f"did you mean {prefix}{near}?" if near else f"an option of release {release}"
     return Problem(Code.UNKNOWN_ARGUMENT, where, dest, allowed)
 

@@ -66,14 +66,14 @@ def _place_one(
     nodes = []
     for rank in range(draft.shape.nnodes):
         run = cluster.slots[first + rank * size : first + (rank + 1) * size]
-        hosts = {slot.node for slot in run}
-        if len(hosts) > 1:
-            names = " and ".join(cluster.nodes[n].name for n in sorted(hosts))
+        if run[0].node != run[-1].node:  # slots are in the order of their hosts
+            names = " and ".join(cluster.nodes[n].name for n in sorted({slot.node for slot in run}))
             what = f"engine {draft.index}" + (f", node rank {rank}" if draft.shape.nnodes > 1 else "")
             found = f"{what} would take {size} GPUs of {names}"
-            problems.append(
-                Problem(Code.STRADDLES_HOSTS, draft.group.where, found, f"{size} GPUs of one host for each process")
-            )
+            allowed = f"{size} GPUs of one host for each process"
+            gap = sum(slot.node == run[0].node for slot in run)
+            hint = _pushed(draft, gap) if rank == 0 else Code.STRADDLES_HOSTS.remedy
+            problems.append(Problem(Code.STRADDLES_HOSTS, draft.group.where, found, allowed, hint))
             return None
         nodes.append((run[0].node, run))
     given = request.gpus_per_node.value or 0
@@ -88,8 +88,18 @@ def _place_one(
     owned = tuple(range(first, min(first + gpus, trainer))) if request.colocate else ()
     if owned and len(owned) < gpus:
         found = f"engine {draft.index} on slots {first} to {first + gpus - 1}, the trainer ends at {trainer - 1}"
-        problems.append(
-            Problem(Code.STRADDLES_TRAINER, draft.group.where, found, "engines wholly inside or outside the trainer")
-        )
+        allowed, hint = "engines wholly inside or outside the trainer", _pushed(draft, trainer - first)
+        problems.append(Problem(Code.STRADDLES_TRAINER, draft.group.where, found, allowed, hint))
         return None
     return Placed(draft, first, tuple(nodes), owned)
+
+
+def _pushed(draft: EngineDraft, gap: int) -> str:
+    """Return how an engine comes to begin ``gap`` slots later, where it has a right place."""
+    slots = f"{gap} GPU" + ("s" if gap > 1 else "")
+    if draft.group.where.startswith("vllm_config"):
+        return f"Put a placeholder group of {slots} before engine {draft.index}, or choose sizes that need none."
+    return (
+        f"Choose sizes by which none does; or give the groups in a YAML file (--vllm-config), with a placeholder group"
+        f" of {slots} before engine {draft.index}."
+    )

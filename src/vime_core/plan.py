@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from attrs import frozen
 
-from vime_core.cluster import Cluster, Interval
+from vime_core.cluster import Cluster, Interval, url
 from vime_core.units import (
     EngineId,
     EngineIndex,
@@ -34,6 +34,18 @@ class Role(Enum):
     DECODE = "decode"
     ENCODER = "encoder"
     PLACEHOLDER = "placeholder"
+
+
+class Balance(Enum):
+    """Where requests are dealt out to the data-parallel replicas of one engine.
+
+    INTERNAL: behind one API, inside the engine. EXTERNAL: every replica has an API of its own. HYBRID: every node has
+    one, which deals out to the replicas of that node. Routers deal out to whatever APIs there are.
+    """
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+    HYBRID = "hybrid"
 
 
 class Source(Enum):
@@ -102,21 +114,29 @@ class Process:
     ports: tuple[PortUse, ...]
 
     @property
+    def url(self) -> str | None:
+        """Where the process serves its API: its address and its port called http; None for one that has none."""
+        port = next((use.interval.start for use in self.ports if use.name == "http"), None)
+        return None if port is None else url(self.address, port)
+
+    @property
     def headless(self) -> bool:
-        """Whether the process serves no API: every node rank but 0."""
-        return self.node_rank != 0
+        """Whether the process serves no API."""
+        return all(use.name != "http" for use in self.ports)
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The command line, program first."""
-        return tuple(token for arg in self.args for token in arg.tokens)
+        return tuple([token for arg in self.args for token in arg.tokens])
 
 
 @frozen
 class Engine:
     """One vLLM engine: tp * pp * dp * pcp GPUs in ``nnodes`` processes that live and die together.
 
-    ``ep`` is the expert-parallel size, 1 when expert parallelism is off. ``url`` is the head's.
+    ``ep`` is the expert-parallel size, 1 when expert parallelism is off. ``url`` is the head's. ``balance`` says which
+    processes besides the head serve an API: none with INTERNAL, the first of every replica with EXTERNAL, all with
+    HYBRID. Whatever it is, all processes are one engine: when one is lost, so are the others.
     """
 
     id: EngineId
@@ -134,13 +154,19 @@ class Engine:
     seed: int
     url: str
     processes: tuple[Process, ...]
+    balance: Balance = Balance.INTERNAL
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every API of the engine, the head's first. Routers know each; what the engine is told, each is told."""
+        return (self.url, *(p.url for p in self.processes[1:] if p.url is not None))
 
 
 @frozen
 class Router:
     """One vllm-router process in front of one model's engines.
 
-    ``pd`` tells the two modes apart. In regular mode heads register themselves once they are ready and
+    ``pd`` tells the two modes apart. In regular mode engines are registered once they are ready, by all their urls, and
     ``worker_urls`` is the full member set to reach; in PD mode the router starts last with static urls, and a prefill
     url carries a bootstrap port only for connectors that need one.
     """
@@ -200,7 +226,8 @@ class WeightSync:
     ``world_size`` counts the trainer's sender and every GPU that joins the group; 1 when no engine joins one. With
     nccl_m2n every trainer rank is a sender.
     ``address`` and ``port`` are where the group meets, on the sender's host. ``timeout`` is in seconds; ``calls`` is
-    the number of control calls one sync makes to each engine, whatever the number of tensors.
+    the number of control calls one sync makes to each url of an engine, whatever the number of tensors. Every url is
+    told the engine's ``rank_offset``: each worker adds its own place, which counts over the replicas of all of them.
     """
 
     model: str

@@ -3,23 +3,25 @@
 from collections.abc import Iterator, Mapping
 
 from vime_core import router_options
-from vime_core.addresses import Addressed, address_engine, twin_problems
+from vime_core.addresses import Addressed, address_engines, process_id, twin_problems
 from vime_core.argv import GroupArgs, derived_options, group_args, guard_problems, process_args
+from vime_core.balancing import balance_notes
 from vime_core.check import problems as broken_laws
+from vime_core.checkpoint import CheckpointFacts, checkpoint_findings
 from vime_core.cluster import Cluster
 from vime_core.combinations import combination_findings
-from vime_core.env import process_env
+from vime_core.env import GroupEnv, group_env, process_env
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.external import ExternalFacts, external_engines
 from vime_core.geometry import exchange_problems
 from vime_core.intake import understand
 from vime_core.memory import memory_notes, memory_problems
-from vime_core.notes import option_notes, request_notes
+from vime_core.notes import option_notes, rack_notes, request_notes
 from vime_core.placement import Placed, place
 from vime_core.plan import Engine, LaunchPlan, Note, Process, Role, Router
 from vime_core.ports import Ports
 from vime_core.request import RolloutRequest
-from vime_core.router import claim_router_ports, engine_url, plan_router, router_node
+from vime_core.router import claim_router_ports, engine_urls, plan_router, router_node
 from vime_core.topology import ModelFacts, draft_engines
 from vime_core.units import NodeRank, ProcessId
 from vime_core.vllm import default_catalogue
@@ -33,6 +35,11 @@ DEFAULT_ROUTER = Catalogue.of(router_options.VERSION, router_options.OPTIONS)
 """Options of the vllm-router release that plans are made for when nobody names one."""
 
 
+_ENCODER = Role.ENCODER
+_ASKING = (Role.REGULAR, Role.PREFILL)
+"""Roles of engines that ask the encoders of their model. Looked up once: an Enum's members are slow to reach."""
+
+
 def make_plan(
     args: object,
     cluster: Cluster,
@@ -41,13 +48,14 @@ def make_plan(
     router: Catalogue = DEFAULT_ROUTER,
     models: Mapping[str, ModelFacts] | ModelFacts | None = None,
     external: Mapping[str, ExternalFacts] | None = None,
+    checkpoints: Mapping[str, CheckpointFacts] | None = None,
 ) -> LaunchPlan:
     """Return the plan for a trainer's arguments on a cluster.
 
     ``args`` is an argparse Namespace or a mapping under the trainers' own names. ``vllm`` and ``router`` are the option
     catalogues of the releases to plan for. ``models`` are facts of model paths, or one fact for all of them;
-    ``external`` are facts of engines that somebody else runs, by host:port. The same inputs give an equal plan on any
-    machine.
+    ``external`` are facts of engines that somebody else runs, by host:port; ``checkpoints`` those of what the trainer
+    starts from, by the argument that names it (load, ref_load). The same inputs give an equal plan on any machine.
 
     Raises PlanRefused with every problem that the first failing stage found.
     """
@@ -58,7 +66,10 @@ def make_plan(
     problems: list[Problem] = []
     drafts = draft_engines(request, tuple(len(n.gpus) for n in cluster.nodes if n.gpus), facts, problems)
     problems += exchange_problems(drafts, facts)
-    found = tuple(combination_findings(request, drafts, facts, vllm.version))
+    found = (
+        *combination_findings(request, drafts, facts, vllm.version),
+        *checkpoint_findings(request, checkpoints or {}, facts),
+    )
     problems += (one for one in found if isinstance(one, Problem))
     problems += memory_problems(drafts, facts, cluster.hardware, vllm)
     _stop(problems)
@@ -84,6 +95,7 @@ def _assemble(
     notes = [Note("vllm_release", "vllm_version", vllm.stand_in)] if vllm.stand_in else []
     notes += [*request_notes(request, facts, cluster), *told]
     notes += _interface_notes(placed, cluster)
+    notes += rack_notes(placed, cluster.hardware)
     others = _external(request, external, vllm.version, notes)
     ports = Ports(cluster)
     for request_of in (e for model in request.models for e in model.external):
@@ -95,7 +107,7 @@ def _assemble(
     for i, model in enumerate(request.models):  # one after the other, so that a model added last moves nobody's ports
         node = router_node(request.router, cluster, i == 0, problems)
         router_ports.append((node, claim_router_ports(request.router, node, model.name, i == 0, ports, problems)))
-        own = [address_engine(p, cluster, ports, problems) for p in placed if p.draft.model is model]
+        own = address_engines((p for p in placed if p.draft.model is model), ports, problems)
         theirs = [engine for engine in others if engine.model == model.name]
         if (own or theirs) and model.update_weights and request.trainer_gpus:
             syncs.append(plan_weights(request, model, own, theirs, cluster, ports, problems))
@@ -187,12 +199,12 @@ def _engines(
 ) -> Iterator[Engine]:
     """Yield every engine in full. What a group's engines share is worked out once."""
     many_hosts = len({node for e in engines for node, _ in e.placed.nodes} | {0}) > 1
-    shared: dict[tuple[str, int, bool], GroupArgs] = {}
+    shared: dict[tuple[str, int, bool], tuple[GroupArgs, GroupEnv]] = {}
     encoders: dict[str, tuple[str, ...]] = {}
     for engine in engines:
-        if engine.placed.draft.group.role is Role.ENCODER:
+        if engine.placed.draft.group.role is _ENCODER:
             name = engine.placed.draft.model.name
-            encoders[name] = (*encoders.get(name, ()), engine_url(engine, cluster))
+            encoders[name] = (*encoders.get(name, ()), *engine_urls(engine, cluster))
     for engine in engines:
         draft = engine.placed.draft
         model, group, shape = draft.model, draft.group, draft.shape
@@ -204,20 +216,22 @@ def _engines(
             urls = encoders.get(model.name, ())
             derived = derived_options(request, model, group, shape, colocated, moe, cluster, urls)
             notes += option_notes(group, derived, vllm.version)
-            shared[key] = group_args(group, shape, model.path, derived, vllm, cluster.hardware, problems)
-        seed = request.seed + draft.index
+            notes += balance_notes(group, shape.balance, shape.dp, shape.nnodes)
+            args = group_args(group, shape, model.path, derived, vllm, cluster.hardware, problems)
+            shared[key] = args, group_env(engine, request, cluster, vllm.version)
+        seed, (args, common) = request.seed + draft.index, shared[key]
         processes = []
         for rank, (node, slots) in enumerate(engine.placed.nodes):
-            env, overridden = process_env(engine, rank, request, cluster, many_hosts)
+            env, overridden = process_env(engine, rank, common, cluster, many_hosts)
             notes += overridden
             processes.append(
                 Process(
-                    id=engine.process_ids[rank],
+                    id=process_id(engine.id, rank),
                     node_rank=NodeRank(rank),
                     node=cluster.nodes[node].name,
                     address=cluster.nodes[node].address,
-                    gpus=tuple(slot.gpu for slot in slots),
-                    args=process_args(engine, rank, seed, shared[key], cluster),
+                    gpus=tuple([slot.gpu for slot in slots]),
+                    args=process_args(engine, rank, seed, args, cluster),
                     env=env,
                     ports=engine.ports[rank],
                 )
@@ -236,8 +250,9 @@ def _engines(
             pcp=shape.pcp,
             ep=shape.ep,
             seed=seed,
-            url=engine_url(engine, cluster),
+            url=engine_urls(engine, cluster)[0],
             processes=tuple(processes),
+            balance=shape.balance,
         )
 
 
@@ -248,10 +263,10 @@ def _start_order(engines: tuple[Engine, ...], routers: list[Router]) -> Iterator
     """
     for router in routers:
         own = [engine for engine in engines if engine.model == router.model]
-        encoders = [engine.processes[0].id for engine in own if engine.role is Role.ENCODER]
+        encoders = [engine.processes[0].id for engine in own if engine.role is _ENCODER]
         for engine in own:
             head = engine.processes[0].id
-            if engine.role is not Role.ENCODER:
+            if engine.role is not _ENCODER:
                 yield (head, router.id) if router.pd else (router.id, head)
-            if engine.role in {Role.REGULAR, Role.PREFILL}:
+            if encoders and engine.role in _ASKING:
                 yield from ((encoder, head) for encoder in encoders)

@@ -67,6 +67,11 @@ class Reader:
         """Return a whole number, or its default where nobody gave one."""
         return self.whole(name).otherwise(DEFAULTS[name])
 
+    def seconds(self, name: str) -> float:
+        """Return a duration in seconds, or its default where nobody gave one."""
+        value = self.setting(name).value
+        return float(value if isinstance(value, int | float) else DEFAULTS[name])
+
     def truth(self, name: str) -> bool | None:
         """Return a boolean, or None where nobody gave one."""
         value = self.setting(name).value

@@ -15,13 +15,17 @@ Json = dict[str, object]
 
 
 class _Reasons:
-    """The table of reasons in order of first use."""
+    """The table of reasons in order of first use. Most are shared objects, and found by that before by value."""
 
     def __init__(self) -> None:
         self.numbers: dict[Reason, int] = {}
+        self._seen: dict[int, int] = {}  # by id: the plan keeps its reasons alive
 
     def number(self, reason: Reason) -> int:
-        return self.numbers.setdefault(reason, len(self.numbers))
+        found = self._seen.get(id(reason))
+        if found is None:
+            found = self._seen[id(reason)] = self.numbers.setdefault(reason, len(self.numbers))
+        return found
 
     def table(self) -> list[list[str]]:
         return [[r.source.value, r.text] for r in self.numbers]
@@ -30,26 +34,37 @@ class _Reasons:
 def to_json(plan: LaunchPlan) -> Json:
     """Return the plan as JSON-able values, its digest included. Names are stable (see docs/plan-json.md)."""
     body = _body(plan)
-    return {"digest": _digest(body), **body}
+    return {"digest": _digest(_joined(_texts(body))), **body}
 
 
 def canonical(plan: LaunchPlan) -> str:
     """Return the plan's canonical text without its digest: keys sorted, no spaces, UTF-8."""
-    return _canonical(_body(plan))
+    return _joined(_texts(_body(plan)))
 
 
 def render(plan: LaunchPlan, indent: int | None = None) -> str:
     """Return the plan as one JSON text with its digest; ``indent`` is for people and changes nothing else."""
-    separators = None if indent else (",", ":")
-    return json.dumps(to_json(plan), sort_keys=True, ensure_ascii=False, indent=indent, separators=separators)
+    if indent:
+        return json.dumps(to_json(plan), sort_keys=True, ensure_ascii=False, indent=indent)
+    texts = _texts(_body(plan))
+    return _joined({**texts, "digest": _text(_digest(_joined(texts)))})
 
 
-def _canonical(body: Json) -> str:
-    return json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+def _texts(body: Json) -> dict[str, str]:
+    """Return the canonical text of each field, so that the digest can join them without writing them again."""
+    return {key: _text(value) for key, value in body.items()}
 
 
-def _digest(body: Json) -> str:
-    return sha256(_canonical(body).encode("utf-8", "surrogatepass")).hexdigest()
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _joined(texts: dict[str, str]) -> str:
+    return "{" + ",".join([f"{_text(key)}:{texts[key]}" for key in sorted(texts)]) + "}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _body(plan: LaunchPlan) -> Json:
@@ -91,7 +106,9 @@ def _body(plan: LaunchPlan) -> Json:
                 "pcp": e.pcp,
                 "ep": e.ep,
                 "seed": e.seed,
+                "balance": e.balance.value,
                 "url": e.url,
+                "urls": list(e.urls),
                 "processes": [_process(p, reasons) for p in e.processes],
             }
             for e in plan.engines

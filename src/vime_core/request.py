@@ -58,6 +58,23 @@ class ModelRequest:
 
 
 @frozen
+class CheckpointRequest:
+    """A checkpoint that the trainer starts from: the argument that names it, its path, how its experts are to lie.
+
+    ``ep`` and ``etp`` are the ranks that experts are spread over and that each of them is cut into (None: Megatron's
+    own choice). ``experts`` is whether the trainer's arguments tell of experts, ``state`` whether the optimizer's state
+    is read too.
+    """
+
+    where: str
+    path: str
+    ep: int
+    etp: int | None
+    experts: bool
+    state: bool
+
+
+@frozen
 class RouterRequest:
     """The user's wishes for routers: the first one's address, and options for all of them."""
 
@@ -94,3 +111,12 @@ class RolloutRequest:
     models: tuple[ModelRequest, ...]
     router: RouterRequest
     notes: tuple[tuple[str, str, str], ...]
+    checkpoints: tuple[CheckpointRequest, ...] = ()
+
+    def replays(self, model: ModelRequest) -> bool:
+        """Whether a model's engines return the experts of every token, so that the trainer can replay its routing.
+
+        The trainer replays the routing of the model that it trains: a frozen one has nobody who would ask for it, and
+        vLLM refuses the option for a model without experts.
+        """
+        return self.routing_replay and model.update_weights

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from vime_core.addresses import Addressed
 from vime_core.cluster import Cluster, url
+from vime_core.connectors import Connector
 from vime_core.errors import Code, Problem
 from vime_core.plan import Arg, PortUse, Reason, Role, Router, Source
 from vime_core.ports import Ports
@@ -77,13 +78,15 @@ def plan_router(
     connector = None
     for engine in engines:
         role = engine.placed.draft.group.role
-        head = engine_url(engine, cluster)
-        heads[role].append(head)
+        heads[role] += engine_urls(engine, cluster)
         if role is Role.PREFILL:
             own = engine.connector
             connector = own or connector
-            prefill.append((head, engine.start(own.use) if own is not None and own.bootstrap else None))
+            for rank, head in zip(engine.serving, engine_urls(engine, cluster), strict=True):
+                prefill.append((head, engine.start(own.use, rank) if own is not None and own.bootstrap else None))
     pd = bool(prefill)
+    if connector is not None and connector.discovery:
+        problems.append(_discovery_problem(engines, connector))
     args = [Arg(("vllm-router",), Reason(Source.LAYOUT, "one router per model"))]
     args.append(Arg(("--host", address, "--port", str(http.interval.start)), http.reason))
     args.append(Arg(("--prometheus-port", str(metrics.interval.start)), metrics.reason))
@@ -114,9 +117,19 @@ def plan_router(
     )
 
 
-def engine_url(engine: Addressed, cluster: Cluster) -> str:
-    """Return the url of an engine's head."""
-    return url(cluster.nodes[engine.placed.nodes[0][0]].address, engine.start("http"))
+def _discovery_problem(engines: Sequence[Addressed], connector: Connector) -> Problem:
+    """Refuse a connector that vllm-router starts with only where engines announce themselves (0.1.17, seen)."""
+    group = next(e.placed.draft.group for e in engines if e.connector is connector)
+    given = group.vllm.get("kv_transfer_config")
+    found = f"{connector.name}, for which vllm-router 0.1.17 takes no fixed pool"
+    allowed = "a connector whose engines the router can be told of: NIXL's or Mooncake's"
+    return Problem(Code.NOT_SUPPORTED, given.origin if given else group.where, found, allowed)
+
+
+def engine_urls(engine: Addressed, cluster: Cluster) -> tuple[str, ...]:
+    """Return the url of every process of an engine that serves an API, the head's first."""
+    nodes = engine.placed.nodes
+    return tuple(url(cluster.nodes[nodes[rank][0]].address, engine.start("http", rank)) for rank in engine.serving)
 
 
 def _option_args(request: RouterRequest, options: Catalogue, pd: bool, problems: list[Problem]) -> list[Arg]:

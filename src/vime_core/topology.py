@@ -5,8 +5,9 @@ Most refused requests are refused here, without knowing a machine.
 
 from attrs import frozen
 
+from vime_core.balancing import Replicas, asked, balance_problems, processes, settled, undivided
 from vime_core.errors import Code, Problem
-from vime_core.plan import Role
+from vime_core.plan import Balance, Role
 from vime_core.request import GroupRequest, ModelRequest, Options, RolloutRequest
 from vime_core.sizes import ModelSize
 from vime_core.units import EngineIndex
@@ -18,7 +19,7 @@ class Shape:
     """The parallel sizes of one engine.
 
     ``dp * tp * pp * pcp`` GPUs in ``nnodes`` processes of ``gpus_per_process`` each. ``ep`` is tp * dp * pcp when
-    expert parallelism is on (vLLM spreads experts over those ranks), else 1.
+    expert parallelism is on (vLLM spreads experts over those ranks), else 1. ``balance`` says which processes serve.
     """
 
     gpus: int
@@ -28,11 +29,27 @@ class Shape:
     dp: int
     pcp: int
     ep: int
+    balance: Balance = Balance.INTERNAL
 
     @property
     def gpus_per_process(self) -> int:
         """GPUs of one process."""
         return self.gpus // self.nnodes
+
+    @property
+    def meets(self) -> bool:
+        """Whether processes are ranks of one node group: the whole engine when INTERNAL, else replicas over nodes."""
+        return self.nnodes > (1 if self.balance is Balance.INTERNAL else self.dp)
+
+    def first_replica(self, rank: int) -> int:
+        """Return the data-parallel rank of the first replica that a process holds, or holds a part of."""
+        return rank * self.dp // self.nnodes
+
+    def serves(self, rank: int) -> bool:
+        """Whether a process serves an API: the head when INTERNAL, the first process of every replica or all else."""
+        if rank == 0 or self.balance is Balance.INTERNAL:
+            return rank == 0
+        return self.first_replica(rank) != self.first_replica(rank - 1)
 
 
 @frozen
@@ -110,26 +127,32 @@ def draft_engines(
 def shape_of(group: GroupRequest, per_node: int, moe: bool | None, problems: list[Problem]) -> Shape | None:
     """Return the parallel sizes of one group's engines, or None with the problems added."""
     gpus, before = group.gpus_per_engine, len(problems)
-    if gpus > per_node and gpus % per_node:
-        allowed = f"at most {per_node} GPUs, or a multiple of {per_node} (the GPUs per node)"
-        problems.append(Problem(Code.NODE_TILING, group.gpus_per_engine_origin, gpus, allowed))
-    nnodes = gpus // per_node if gpus > per_node and gpus % per_node == 0 else 1
+    balance = asked(group.vllm, problems)
     pp = _size(group.vllm, "pipeline_parallel_size", problems)
     dp = _size(group.vllm, "data_parallel_size", problems)
     pcp = _size(group.vllm, "prefill_context_parallel_size", problems)
     given = _size(group.vllm, "tensor_parallel_size", problems) if "tensor_parallel_size" in group.vllm else None
     tp = gpus // (pp * dp * pcp)
+    whole = undivided(balance, gpus, dp)
+    if whole > per_node and whole % per_node:
+        found = gpus if whole == gpus else f"replicas of {whole} GPUs"
+        allowed = f"at most {per_node} GPUs, or a multiple of {per_node} (the GPUs per node)"
+        problems.append(Problem(Code.NODE_TILING, group.gpus_per_engine_origin, found, allowed))
     if len(problems) == before and (tp * pp * dp * pcp != gpus or given not in {None, tp}):
         _product_problem(group, gpus, pp, dp, pcp, given, problems)
+    replicas = Replicas(dp, tp * pp * pcp)
+    nnodes = processes(balance, replicas, per_node)
     if nnodes > 1 and dp > 1 and len(problems) == before:
-        _replica_problems(group, tp * pp * pcp, gpus // nnodes, moe, dp, problems)
+        _replica_problems(group, tp * pp * pcp, pp * pcp, gpus // nnodes, dp, problems)
+    if len(problems) == before:
+        balance_problems(group, balance, replicas, nnodes, moe, problems)
     expert = group.vllm.get("enable_expert_parallel")
     parallel = expert is not None and truth(expert.value) is True
     if expert is not None and parallel and moe is False:
         problems.append(Problem(Code.NOT_MOE, expert.origin, expert.value, "nothing: the model has no experts"))
     if len(problems) > before:
         return None
-    return Shape(gpus, nnodes, tp, pp, dp, pcp, tp * dp * pcp if parallel else 1)
+    return Shape(gpus, nnodes, tp, pp, dp, pcp, tp * dp * pcp if parallel else 1, settled(balance, replicas, nnodes))
 
 
 def _size(options: Options, dest: str, problems: list[Problem]) -> int:
@@ -163,18 +186,22 @@ def _product_problem(
 
 
 def _replica_problems(
-    group: GroupRequest, replica: int, per_process: int, moe: bool | None, dp: int, problems: list[Problem]
+    group: GroupRequest, replica: int, inner: int, per_process: int, dp: int, problems: list[Problem]
 ) -> None:
     """Refuse data parallelism over hosts that vLLM cannot lay out.
 
     A replica must fill whole hosts or a host hold whole replicas: vLLM infers the local replicas of a node rank from
-    its GPU count and refuses the rest. Replicas of a dense model are independent engines to vLLM, which does not
-    support spreading them over node ranks.
+    its GPU count and refuses the rest. ``inner`` is what of a replica is no tensor parallelism.
     """
     setting = group.vllm["data_parallel_size"]
-    if replica % per_process and per_process % replica:
+    if not _tiles(replica, per_process):
         found = f"replicas of {replica} GPUs on hosts of {per_process}"
-        problems.append(Problem(Code.PARALLEL_PRODUCT, setting.origin, found, "replicas that tile the hosts"))
-    if moe is False:
-        allowed = "1 for a dense model whose engine spans hosts"
-        problems.append(Problem(Code.DENSE_DP, setting.origin, f"data_parallel_size {dp}", allowed))
+        total = replica * dp
+        fit = [n for n in range(1, total + 1) if total % (n * inner) == 0 and _tiles(total // n, per_process)]
+        hint = f"Choose data_parallel_size {', '.join(map(str, fit))}; tensor_parallel_size follows unless given."
+        problems.append(Problem(Code.PARALLEL_PRODUCT, setting.origin, found, "replicas that tile the hosts", hint))
+
+
+def _tiles(replica: int, per_process: int) -> bool:
+    """Whether a replica fills whole hosts, or a host holds whole replicas."""
+    return replica % per_process == 0 or per_process % replica == 0

@@ -1,6 +1,7 @@
 """One way to commit each offence that the core refuses; docs/errors.md shows what comes of it.
 
-Codes of a running fleet (9xx) are raised by adapters and the lifecycle, whose own tests commit them: ``ELSEWHERE``.
+Codes of the command and of a running fleet (9xx) are raised by adapters and the lifecycle, whose own tests commit them:
+``ELSEWHERE``.
 """
 
 import json
@@ -22,6 +23,7 @@ from vime_core import (
     problems,
     render,
 )
+from vime_core.checkpoint import CheckpointFacts, Kind
 from vime_core.sizes import ModelSize
 
 EIGHT = {**ALONE, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 8}
@@ -61,6 +63,13 @@ def large_model() -> object:
     return make_plan({**ALONE, "rollout_num_gpus": 8}, cluster, models=ModelFacts(False, size=size))
 
 
+def moved_experts() -> object:
+    """Start a trainer of other expert-parallel size from a checkpoint that has a file for each rank."""
+    facts = CheckpointFacts(Kind.TORCH, ep=4, told_by="model_optim_rng.pt")
+    given = {**SHARED, "load": "/ckpt", "expert_model_parallel_size": 8}
+    return make_plan(given, Cluster.uniform(1, 8), checkpoints={"load": facts})
+
+
 def edited_plan() -> object:
     """Check a plan whose world size was changed."""
     plan = make_plan({**SHARED, "rollout_num_gpus_per_engine": 8}, Cluster.uniform(1, 8))
@@ -81,7 +90,7 @@ OFFENCES: dict[Code, Act] = {
     Code.REQUIRED: args({"hf_checkpoint": "m"}),
     Code.UNKNOWN_KEY: args(grouped({"num_gpus": 8, "num_gpu_per_engine": 4})),
     Code.REMOVED: older_release,
-    Code.NOT_SUPPORTED: args({**EIGHT, "vllm_data_parallel_external_lb": True}),
+    Code.NOT_SUPPORTED: args({**EIGHT, "vllm_data_parallel_multi_port_external_lb": True}),
     Code.DUPLICATE: args(
         {
             **ALONE,
@@ -107,6 +116,7 @@ OFFENCES: dict[Code, Act] = {
     ),
     Code.MODEL_FIT: large_model,
     Code.COMBINATION: args({**EIGHT, "vllm_enable_eplb": True}),
+    Code.CHECKPOINT: moved_experts,
     Code.OVERSUBSCRIBED: args({"hf_checkpoint": "m", "actor_num_gpus_per_node": 4, "rollout_num_gpus": 6}),
     Code.STRADDLES_HOSTS: args(
         {"hf_checkpoint": "m", "actor_num_gpus_per_node": 6, "rollout_num_gpus": 4, "rollout_num_gpus_per_engine": 4},
@@ -143,9 +153,17 @@ ELSEWHERE = frozenset(
         Code.HTTP,
         Code.FACTS_MOVED,
         Code.STOPPED,
+        Code.USAGE,
+        Code.OUTSTAYED,
+        Code.MANY_FAILED,
+        Code.SYNC_OVERDUE,
+        Code.CUT_OFF,
+        Code.NOT_DONE,
+        Code.NO_MODEL,
+        Code.DECODE_ONLY,
     }
 )
-"""Offences of a running fleet: the suites of the lifecycle and of the adapters commit them."""
+"""Offences of the command and of a running fleet: the suites of the lifecycle and of the adapters commit them."""
 
 
 def committed(code: Code) -> tuple[Problem, ...]:

@@ -1,14 +1,15 @@
 """A plan in a few words: the notation in which cases say what they expect.
 
 an engine   ROLE tp4 pp2 dp2 ep8 @ HOST:GPUS ...   one HOST:GPUS for each process in rank order; a regular role and
-                                                   sizes of 1 are left out, except tp
+                                                   sizes of 1 are left out, except tp; external or hybrid
+                                                   behind them where replicas are balanced outside the engine
 a router    regular @ HOST of 4 | pd @ HOST of 1+3  members, or prefill + decode engines
 weights     MODEL: ipc of 0-3, nccl 1-4; world 5   trainer ranks of each colocated engine, group ranks of each other
 """
 
 from collections.abc import Iterable
 
-from vime_core.plan import Engine, LaunchPlan, Role, Router, Transport, WeightMember, WeightSync
+from vime_core.plan import Balance, Engine, LaunchPlan, Role, Router, Transport, WeightMember, WeightSync
 
 
 def runs(ids: Iterable[object]) -> str:
@@ -27,6 +28,7 @@ def engine(found: Engine) -> str:
     words = [] if found.role is Role.REGULAR else [found.role.value]
     sizes = {"tp": found.tp, "pp": found.pp, "dp": found.dp, "pcp": found.pcp, "ep": found.ep}
     words += [f"{name}{size}" for name, size in sizes.items() if size > 1 or name == "tp"]
+    words += [] if found.balance is Balance.INTERNAL else [found.balance.value]
     places = [f"{p.node}:{runs(p.gpus)}" for p in found.processes] or [found.url]
     return " ".join([*words, "@", *places])
 

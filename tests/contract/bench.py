@@ -1,10 +1,12 @@
 """What the executor contract needs of an executor's world, and the words its laws are written in."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from attrs import frozen
 
+from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Event, Exited, Spawned
 from vime_core.seams import Executor, SpawnSpec
 from vime_core.units import NodeName, ProcessId
@@ -43,6 +45,13 @@ class Bench(Protocol):
 
     def now(self) -> float:
         """Return the time in seconds by the clock that the executor's timeouts are meant in."""
+        ...
+
+    def taken(self) -> AbstractContextManager[tuple[str, Interval, str]]:
+        """Let a stranger listen on a port while the context lasts; it yields address, port and the stranger's name.
+
+        The name stands in what the executor says of it. Afterwards closed connections may linger on the port.
+        """
         ...
 
     def survivors(self) -> list[str]:

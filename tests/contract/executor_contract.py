@@ -23,9 +23,10 @@ from tests.contract.bench import (
     until,
 )
 
+from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Exited, Spawned
 from vime_core.seams import SpawnSpec
-from vime_core.units import ProcessId
+from vime_core.units import ProcessId, TcpPort
 
 
 class ExecutorContract:
@@ -177,6 +178,38 @@ class ExecutorContract:
             assert last(events, process).code == number
             assert last(events, process).tail == (process,)
         quiet(bench)
+
+    def test_the_end_is_the_last_word_of_a_life(self, bench: Bench):
+        """Nothing of a life is reported after its end, even when the next one begins at once, again and again."""
+        for life in range(5):
+            start(bench, A, Program(says=(f"life {life}",), code=life))
+            events = until(bench, exited(A))
+            assert [type(event) for event in events] == [Spawned, Exited]
+            assert last(events, A).code == life
+            assert last(events, A).tail == (f"life {life}",)
+        quiet(bench)
+
+    def test_a_taken_port_is_told_instead_of_started(self, bench: Bench):
+        """A process whose port somebody holds is not started; the report names the port's use and its holder."""
+        with bench.taken() as (address, interval, stranger):
+            ports = (("http", interval), ("master", Interval(TcpPort(interval.start + 1))))
+            bench.executor.spawn(SpawnSpec(A, bench.node, bench.argv(STAYS), (), (), address, ports))
+            (event,) = until(bench, exited(A))
+        assert isinstance(event, Exited)
+        assert (event.code, event.taken) == (None, ("http",))
+        assert str(interval.start) in (event.reason or "")
+        assert stranger in (event.reason or "")
+        quiet(bench)
+
+    def test_a_port_that_was_left_is_free(self, bench: Bench):
+        """Once its holder is gone a port is free at once, although closed connections linger on it."""
+        with bench.taken() as (address, interval, _):
+            pass
+        spec = SpawnSpec(A, bench.node, bench.argv(Program()), (), (), address, (("http", interval),))
+        bench.executor.spawn(spec)
+        events = until(bench, exited(A))
+        assert [type(event) for event in events] == [Spawned, Exited]
+        assert last(events, A).taken == ()
 
     @pytest.mark.parametrize("timeout", [0.0, 0.4])
     def test_poll_keeps_its_time(self, bench: Bench, timeout):

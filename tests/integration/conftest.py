@@ -8,7 +8,8 @@ import psutil
 import pytest
 from attrs import frozen
 
-from vime_adapters.fleet import Fleet, launch
+from vime_adapters.bring_up import launch
+from vime_adapters.fleet import Fleet
 from vime_adapters.preflight.leases import uses_of
 from vime_adapters.preflight.local import listening_ports
 from vime_adapters.subprocess.fleet import fleet_members
@@ -16,6 +17,8 @@ from vime_adapters.subprocess.shm import unheld
 from vime_adapters.vllm.generate import Generation, Sampling
 from vime_adapters.vllm.tiny_model import make_tiny_model
 from vime_core import LaunchPlan
+from vime_core.lifecycle.policy import Policy
+from vime_core.ports import spares
 
 PROMPTS = ([10, 20, 30, 40], [300, 5, 77, 8, 9, 100], list(range(50, 90)))
 """Token prompts that every topology must continue alike."""
@@ -59,7 +62,8 @@ class Traces:
 
     def left_by(self, fleet_id: str, plan: LaunchPlan) -> list[str]:
         """Return every process, listening port and shared-memory segment of a fleet that is still there."""
-        ports = {p for *_, i in uses_of(plan) for p in range(i.start, i.end)}
+        intervals = [*(i for *_, i in uses_of(plan)), *spares(plan).runs.values()]
+        ports = {p for i in intervals for p in range(i.start, i.end)}
         left = [f"process {m.pid} of {m.process}: {m.cmdline}" for m in fleet_members(fleet_id)]
         left += [f"port {p}" for p in sorted(ports & set(listening_ports()))]
         return left + [f"segment {name}" for name in sorted(unheld() - self.shm)]
@@ -77,10 +81,10 @@ class Running:
         return self.traces.left_by(self.fleet.fleet_id, self.fleet.plan)
 
 
-def serving(args: Mapping[str, object], slots: int, folder: Path) -> Iterator[Running]:
+def serving(args: Mapping[str, object], slots: int, folder: Path, policy: Policy | None = None) -> Iterator[Running]:
     """Yield a fleet on this machine that serves; afterwards everything is gone."""
     traces = Traces.before()
-    with launch(args, f"local:{slots}", state_dir=folder) as fleet:
+    with launch(args, f"local:{slots}", state_dir=folder, policy=policy) as fleet:
         fleet.wait_ready(timeout=400)
         yield Running(fleet, traces)
     assert traces.left_by(fleet.fleet_id, fleet.plan) == []

@@ -102,10 +102,11 @@ def test_down_from_another_shell(dense: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_bad_model_path_fails_with_vllms_own_words(tmp_path: Path) -> None:
-    """A model that does not exist fails the start as soon as vLLM says so, with its last lines, not with a timeout."""
+def test_a_folder_without_a_model_fails_with_vllms_own_words(tmp_path: Path) -> None:
+    """A folder that holds no model fails the start as soon as vLLM says so, with its last lines, not with a timeout."""
     traces = Traces.before()
-    model = tmp_path / "no-such-model"
+    model = tmp_path / "no-model-in-here"
+    model.mkdir()
     began = time.monotonic()
     with launch(quick(model, rollout_num_gpus=1), "local:1", state_dir=tmp_path / "state") as fleet:
         with pytest.raises(FleetFailed) as failed:
@@ -114,7 +115,7 @@ def test_bad_model_path_fails_with_vllms_own_words(tmp_path: Path) -> None:
         status = failed.value.status
         assert status.state.value == "failed"
         assert status.faults[0].process == "default-0.0"
-        assert re.search("no-such-model", "\n".join(status.faults[0].tail))
+        assert re.search("no-model-in-here", "\n".join(status.faults[0].tail))
     assert traces.left_by(fleet.fleet_id, fleet.plan) == []
 
 

@@ -84,7 +84,7 @@ def test_a_second_fleet_gets_other_ports(pair: Running) -> None:
 
 def test_the_same_plan_cannot_be_started_twice(pair: Running, tmp_path: Path) -> None:
     """Starting the running plan again is refused, naming the ports that are taken, and starts nothing."""
-    from vime_adapters.fleet import start
+    from vime_adapters.bring_up import start
     from vime_core import PlanRefused
 
     with pytest.raises(PlanRefused, match="VIME906"):

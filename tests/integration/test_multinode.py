@@ -11,8 +11,12 @@ from tests.integration.conftest import Running, child_titled, quick, sampled, se
 
 from vime_adapters.fleet import FleetFailed
 from vime_adapters.vllm.generate import Generation
+from vime_core.lifecycle.policy import Policy
 
 pytestmark = pytest.mark.engine
+
+MORTAL = Policy(restarts=0)
+"""Nothing is started again, so that the end of the one engine is the end of its fleet."""
 
 
 def _fails_within(running: Running, seconds: float) -> float:
@@ -26,7 +30,7 @@ def _fails_within(running: Running, seconds: float) -> float:
 def tp2(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Yield one engine of two node ranks whose tensor-parallel group spans them."""
     args = quick(dense, rollout_num_gpus=2, rollout_num_gpus_per_engine=2, num_gpus_per_node=1)
-    yield from serving(args, 2, tmp_path_factory.mktemp("tp2"))
+    yield from serving(args, 2, tmp_path_factory.mktemp("tp2"), MORTAL)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def pp2(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
         num_gpus_per_node=1,
         vllm_pipeline_parallel_size=2,
     )
-    yield from serving(args, 2, tmp_path_factory.mktemp("pp2"))
+    yield from serving(args, 2, tmp_path_factory.mktemp("pp2"), MORTAL)
 
 
 def test_tensor_parallel_over_two_node_ranks(tp2: Running, reference: list[Generation]) -> None:

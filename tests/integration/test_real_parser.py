@@ -8,15 +8,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import attrs
 import pytest
 from tests.cases.load import Case, cases
 from vllm_router.router_args import RouterArgs
 
+from vime_adapters.arguments import parse_flags
 from vime_adapters.router.check import check_router_args
 from vime_core import Cluster, LaunchPlan, make_plan, parse
-from vime_core.plan import Engine, Process
+from vime_core.plan import Balance, Engine, Process
 
 ASK = """
 import argparse, json, sys
@@ -94,6 +96,14 @@ def understood(plans: dict[str, LaunchPlan]) -> dict[tuple[str, ...], dict[str, 
     return dict(zip(lines, answers, strict=True))
 
 
+def over_hosts(engine: Engine) -> bool:
+    """Whether ranks of one world are in several processes: not where each process holds replicas of its own."""
+    return (
+        engine.nnodes
+        > {Balance.INTERNAL: 1, Balance.EXTERNAL: engine.dp, Balance.HYBRID: engine.nnodes}[engine.balance]
+    )
+
+
 def expected(engine: Engine, process: Process) -> dict[str, object]:
     """Return what the parser must have understood of a process."""
     ports = {use.name: use.interval.start for use in process.ports}
@@ -114,7 +124,7 @@ def expected(engine: Engine, process: Process) -> dict[str, object]:
         "seed": engine.seed,
         "model_tag": process.argv[2],
         **({} if process.headless else head),
-        **(wide if engine.nnodes > 1 else {"nnodes": 1, "headless": False}),
+        **(wide if over_hosts(engine) else {"nnodes": 1, "headless": False}),
     }
 
 
@@ -134,6 +144,45 @@ def test_routers_parse(case: Case, plans: dict) -> None:
     """The router's own parser and validation take every router command line."""
     for router in plans[case.id].routers:
         assert check_router_args(router.argv) == []
+
+
+DOTTED = (
+    "--vllm-additional-config.a.b 5k --vllm-additional-config.a.c+ x --vllm-additional-config.a.c+=y,z",
+    "--vllm-override-generation-config.top_p 0.9 --vllm-override_generation_config.x null",
+    "--vllm-hf-overrides.text_config.rope 1_000 --vllm-hf-overrides.name 1.5K --vllm-hf-overrides.list [1,2]",
+    "--vllm-limit-mm-per-prompt.image 2 --vllm-limit-mm-per-prompt.image 3",
+    "--vllm-cc.mode 3 --vllm-cc.pass_config.fuse_norm_quant false",
+    "--vllm-kv-transfer-config.kv_connector=NixlConnector --vllm-kv-transfer-config.kv_role kv_both"
+    " --vllm-kv-transfer-config.engine_id e",
+    "--vllm-O3",
+)
+
+
+def by_keys(line: str) -> list[str]:
+    """Return the flags of a trainer's command line as vLLM's own."""
+    short = {"--vllm-cc": "-cc", "--vllm-O": "-O"}
+    return [
+        next((w.replace(*pair) for pair in short.items() if pair[0] in w), w.replace("--vllm-", "--"))
+        for w in line.split()
+    ]
+
+
+def test_keys_one_by_one_are_read_as_vllm_reads_them() -> None:
+    """The JSON that a plan makes of dotted keys means to the real parser what the keys themselves mean."""
+    held = "{k: v for k, v in vars(found).items() if isinstance(v, str | int | bool | None)}"
+    assert held in ASK
+    program = ASK.replace(held, "json.dumps(vars(found), sort_keys=True, default=repr)")
+    argv = [_argv(parse_flags(line.split())) for line in DOTTED]
+    argv += [[*_argv({}), *by_keys(line)] for line in DOTTED]
+    said = ask(program, text=json.dumps(argv))
+    answers = json.loads(said[said.index("[") :])
+    assert all(answer.startswith("{") for answer in answers)
+    assert answers[: len(DOTTED)] == answers[len(DOTTED) :]
+
+
+def _argv(more: Mapping[str, object]) -> list[str]:
+    (engine,) = make_plan({**BARE, "rollout_num_gpus": 1, **more}, Cluster.uniform(1, 8)).engines
+    return list(engine.processes[0].argv[1:])
 
 
 def planned(*flags: str) -> str:

@@ -138,6 +138,24 @@ class TestDeaths:
         events = until(executor, Exited)
         assert [type(event) for event in events] == [Spawned, Exited]
 
+    def test_a_fork_is_no_member(self, executor):
+        """A child of a worker that was forked to run something else and still bears its title is not missed."""
+        code = """
+import os, time
+import setproctitle
+setproctitle.setproctitle("python program")
+if os.fork() == 0:
+    setproctitle.setproctitle("VLLM::Worker")
+    if os.fork() == 0:
+        time.sleep(2.5)
+        os._exit(0)
+    time.sleep(100)
+time.sleep(5)
+"""
+        executor.spawn(spec("python", "-c", code))
+        events = until(executor, Exited)
+        assert [type(event) for event in events] == [Spawned, Exited]
+
     def test_unmarked_orphans_are_ended(self, executor):
         """An orphan that left the session and its environment behind is ended with the program all the same."""
         code = """

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -11,9 +12,11 @@ from tests.integration.subprocess_tree import ENGINE, python, spec, tree_argv, t
 
 from vime_adapters.subprocess.executor import SubprocessExecutor
 from vime_adapters.subprocess.fleet import fleet_members
+from vime_adapters.vllm.phases import phase_of, unbound_port
+from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Exited, Phase, PhaseSeen, Spawned
 from vime_core.seams import SpawnSpec
-from vime_core.units import NodeName, ProcessId
+from vime_core.units import NodeName, ProcessId, TcpPort
 
 
 @pytest.fixture
@@ -155,3 +158,29 @@ def test_members_are_told(executor, tmp_path):
     assert [member.supervisor for member in members.values()].count(True) == 1
     assert fleet_members("no such fleet") == []
     assert set(members) <= {member.pid for member in fleet_members()}
+
+
+UNBOUND = """
+import sys, time
+print("Exception in thread nixl_handshake_listener:")
+print("(EngineCore pid=7) zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:{port}')", flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(("port", "taken"), [(20072, ("nixl",)), (20073, ("nixl",)), (20074, None)])
+def test_a_port_taken_while_a_process_starts(tmp_path, port, taken):
+    """A process that hangs because one of its ports was taken meanwhile is ended and says which; others go on."""
+    ports = (("http", Interval(TcpPort(20071), 1)), ("nixl", Interval(TcpPort(20072), 2)))
+    argv = ("python", "-S", "-c", UNBOUND.format(port=port))
+    with SubprocessExecutor(tmp_path, phase_of=phase_of, grace=0.5, unbound_port=unbound_port) as executor:
+        executor.spawn(SpawnSpec(ENGINE, NodeName("here"), argv, (), (), "127.0.0.1", ports))
+        if taken is None:
+            until(executor, Spawned)
+            end = time.monotonic() + 2.0
+            while time.monotonic() < end:
+                assert executor.poll(0.2) == ()
+            return
+        (end,) = (event for event in until(executor, Exited) if isinstance(event, Exited))
+    assert end.taken == taken
+    assert f"its port {port} (nixl) was taken while it started" in str(end.reason)

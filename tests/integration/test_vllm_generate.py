@@ -17,13 +17,13 @@ ONE = Sampling(max_tokens=1)
 
 
 def test_a_probe_is_one_real_token() -> None:
-    """A probe asks the token route for one token of 1, 2, 3 at temperature 0, once."""
+    """A probe asks the token route for one token of 1, 2, 3 at temperature 0 with its log-probability, once."""
     with stand_in() as peer, EngineClient(peer.url, 2.0) as client:
         assert client.probe("tiny") == Probed(GENERATE)
         (heard,) = peer.heard
     assert heard.body == {
         "token_ids": [1, 2, 3],
-        "sampling_params": {"max_tokens": 1, "temperature": 0.0},
+        "sampling_params": {"max_tokens": 1, "temperature": 0.0, "logprobs": 0},
         "model": "tiny",
     }
 
@@ -164,3 +164,36 @@ def test_repeating_is_bounded_in_number_and_time() -> None:
         with pytest.raises(Unreachable):
             generate(wire, [1], ONE, attempts=1000, deadline=2.0)
         assert time.monotonic() - began < 1.2
+
+
+REFUSED = (
+    "error sending request for url (http://127.0.0.1:1/inference/v1/generate) caused by: client error (Connect) caused"
+    " by: tcp connect error caused by: Connection refused (os error 111)"
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"Transparent proxy request failed: Network error: Prefill request to http://127.0.0.1:1 failed: {REFUSED}",
+        f"Transparent proxy request failed: Network error: Decode request failed to http://127.0.0.1:1/x: {REFUSED}",
+        "Transparent proxy request failed: Network error: Prefill server http://127.0.0.1:1/x returned 503 Service "
+        "Unavailable: busy",
+    ],
+    ids=["prefill gone", "decode gone", "prefill busy"],
+)
+def test_an_engine_that_a_router_did_not_reach_costs_no_repeat(said: str) -> None:
+    """What a prefill/decode router says of an engine that took no connection is as good as no connection."""
+    script = {GENERATE: [Said(500, said)] * 5 + [Said(200, sample({"sampling_params": {"max_tokens": 1}}))]}
+    with stand_in(script) as peer, Wire(peer.url, 30.0) as wire:
+        sampling = Sampling(max_tokens=1, logprobs=None)
+        assert generate(wire, [1], sampling, attempts=None, repeats=0).token_ids == (7,)
+
+
+def test_an_engine_that_broke_off_behind_a_router_costs_a_repeat() -> None:
+    """What may have been started is made again as often as allowed and no more."""
+    broke = REFUSED.replace("(Connect)", "(SendRequest)")
+    with stand_in({GENERATE: [Said(500, broke)]}) as peer, Wire(peer.url, 30.0) as wire:
+        with pytest.raises(EngineRefused):
+            generate(wire, [1], ONE, attempts=None, repeats=1)
+        assert peer.routes().count(GENERATE) == 2

@@ -27,17 +27,51 @@ class Asked:
 
 @frozen
 class Expected:
-    """One engine: its group, its slots in order, and how many of them each process has."""
+    """One engine: its group, its slots in order, and how many of them it has on each node."""
 
     group: Asked
     first: int
     slots: list[Slot]
-    part: int
+    node: int
 
     @property
     def processes(self) -> list[list[Slot]]:
         """The slots of every process."""
         return [self.slots[i : i + self.part] for i in range(0, len(self.slots), self.part)]
+
+    @property
+    def balance(self) -> str:
+        """How replicas are balanced, told from which replicas the first node's GPUs belong to."""
+        asked = [way for way in ("external", "hybrid") if self.asks(f"data_parallel_{way}_lb")]
+        if asked != ["hybrid"]:
+            return "".join(asked) or "internal"
+        replica, node = self.group.size // self.sizes[2], self.node
+        if node == self.group.size:
+            return "internal"
+        return "external" if node == replica else "hybrid"
+
+    def asks(self, dest: str) -> bool:
+        """Whether an option is switched on."""
+        return str(self.group.options.get(dest)).lower() == "true"
+
+    @property
+    def serving(self) -> list[int]:
+        """Which processes serve an API: by balance the first, those where a replica begins, or all."""
+        replica = self.group.size // self.sizes[2]
+        begins = [k for k in range(len(self.processes)) if k * self.part % replica == 0]
+        return {"internal": [0], "external": begins, "hybrid": list(range(len(self.processes)))}[self.balance]
+
+    @property
+    def meets(self) -> bool:
+        """Whether processes are told of node ranks: when nobody but the first serves, or some replica has several."""
+        if self.balance == "internal":
+            return len(self.processes) > 1
+        return self.part < self.group.size // self.sizes[2]
+
+    @property
+    def part(self) -> int:
+        """How many slots each process has: a node's, or one replica's where that is less and each has a url."""
+        return min(self.node, self.group.size // self.sizes[2]) if self.balance == "external" else self.node
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

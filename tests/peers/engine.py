@@ -86,14 +86,37 @@ class StandIn:
         return usual(heard) if usual else Said(404, {"detail": "Not Found"})
 
 
+def metrics(running: float = 0, steps: float = 1, waiting: float = 0, replica: int = 0, kv: float = 0.0) -> str:
+    """Say what vLLM 0.32 says of one replica, with lines of other metrics around what matters."""
+    labels = f'{{engine="{replica}",model_name="tiny, \\"quoted\\" }} 7"}}'
+    return "\n".join(
+        (
+            "# HELP vllm:num_requests_running Number of requests in model execution batches.",
+            "# TYPE vllm:num_requests_running gauge",
+            f"vllm:num_requests_running{labels} {float(running)}",
+            f"vllm:num_requests_waiting{labels} {float(waiting)}",
+            f'vllm:num_requests_waiting_by_reason{{engine="{replica}",model_name="m",reason="capacity"}} 99.0',
+            f"vllm:kv_cache_usage_perc{labels} {kv}",
+            f'vllm:iteration_tokens_total_bucket{{engine="{replica}",le="1.0",model_name="m"}} 5.0',
+            f"vllm:iteration_tokens_total_count{labels} {float(steps)}",
+            f"vllm:generation_tokens_total{labels} {steps:e}",
+            f"vllm:generation_tokens_created{labels} 1.7e+09",
+            "process_open_fds 40.0",
+            "",
+        )
+    )
+
+
 _USUAL: dict[str, Callable[[Heard], Said]] = {
     "/health": lambda _: Said(200, ""),
     "/v1/models": lambda _: Said(200, {"object": "list", "data": [{"id": "tiny", "object": "model"}]}),
     "/inference/v1/generate": lambda heard: Said(200, sample(heard.body)),
     "/v1/completions": lambda _: Said(200, {"choices": [{"text": "x"}], "usage": {"completion_tokens": 1}}),
+    "/metrics": lambda _: Said(200, metrics()),
     "/is_paused": lambda _: Said(200, {"is_paused": False}),
     "/reset_prefix_cache": lambda _: Said(200, {"success": True}),
     "/wake_up": lambda heard: Said(200, {"status": "awake", "tags": heard.query.get("tags")}),
+    "/is_sleeping": lambda _: Said(200, {"is_sleeping": True}),
     "/sleep": lambda _: Said(200, {"status": "sleeping"}),
     "/pause": lambda _: Said(200, {"status": "paused"}),
     "/resume": lambda _: Said(200, {"status": "resumed"}),
@@ -112,9 +135,9 @@ _USUAL: dict[str, Callable[[Heard], Said]] = {
 
 
 @contextmanager
-def stand_in(script: dict[str, list[Said]] | None = None) -> Iterator[StandIn]:
-    """Run a stand-in engine on a free port of 127.0.0.1."""
-    engine = StandIn(script=script or {})
+def stand_in(script: dict[str, list[Said]] | None = None, engine: StandIn | None = None) -> Iterator[StandIn]:
+    """Run a stand-in engine, this one if given, on a free port of 127.0.0.1."""
+    engine = engine or StandIn(script=script or {})
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

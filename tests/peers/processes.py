@@ -66,11 +66,11 @@ def spawned(argv: list[str], log: Path, env: dict[str, str] | None = None) -> It
 
 
 @contextmanager
-def router(folder: Path, *extra: str) -> Iterator[RunningRouter]:
+def router(folder: Path, *extra: str, env: dict[str, str] | None = None) -> Iterator[RunningRouter]:
     """Run a real vllm-router without members until the block ends."""
     port, metrics, log = free_port(), free_port(), folder / "router.log"
     argv = [program("vllm-router"), "--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
-    with spawned([*argv, *extra], log) as process:
+    with spawned([*argv, *extra], log, env) as process:
         running = RunningRouter(f"http://127.0.0.1:{port}", metrics, log)
         with RouterClient(running.url, 1.0) as client:
             for _ in range(300):

@@ -1,5 +1,7 @@
 """Laws of command lines: what every process of an engine is told, and what only some are."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles.layout import expected
@@ -10,7 +12,7 @@ from tests.strategies.requests import Made, made
 
 from vime_core import DEFAULT_VLLM
 from vime_core.vllm.catalogue import read
-from vime_core.vllm.owned import HEAD_ONLY, OWNED, PARALLEL
+from vime_core.vllm.owned import BALANCE, HEAD_ONLY, OWNED, PARALLEL
 
 SPREAD = {
     "--nnodes",
@@ -59,13 +61,20 @@ class TestLoneEngines:
 
 
 class TestSpreadEngines:
-    """An engine of several processes carries all flags of such engines on every rank, and mp for both backends."""
+    """An engine whose API needs several processes carries all flags of such engines on every rank, and mp twice.
+
+    Processes that are each the API of whole replicas are told nothing of node ranks.
+    """
 
     @given(made())
     def test_law(self, made: Made):
-        """Look at every rank of every such engine."""
+        """Look at every rank of every engine of several processes."""
+        wants = expected(made.story.args, made.story.facts)
+        meets = {e.id: want.meets for e, want in zip(made.plan.engines, wants, strict=True)}
         for engine, process in every_process(made):
-            if engine.nnodes > 1:
+            if not meets[engine.id]:
+                assert not SPREAD & set(process.argv)
+            else:
                 assert set(process.argv) >= SPREAD
                 assert told(process.argv, "--nnodes") == str(engine.nnodes)
                 assert told(process.argv, "--node-rank") == str(process.node_rank)
@@ -74,14 +83,17 @@ class TestSpreadEngines:
 
 
 class TestHeadless:
-    """--headless is on every rank but 0, and only the head is told where to serve."""
+    """--headless is on every process without an API, and only those with one are told where to serve: on their host."""
 
     @given(made())
     def test_law(self, made: Made):
         """Look for the three flags."""
-        for _, process in every_process(made):
-            assert ("--headless" in process.argv) == (process.node_rank > 0)
-            assert ("--host" in process.argv) == ("--port" in process.argv) == (process.node_rank == 0)
+        for engine, want in zip(made.plan.engines, expected(made.story.args, made.story.facts), strict=True):
+            for rank, process in enumerate(engine.processes):
+                serves = rank in want.serving
+                assert ("--headless" in process.argv) == (not serves)
+                assert ("--port" in process.argv) == serves
+                assert told(process.argv, "--host") == (want.processes[rank][0][1] if serves else None)
 
 
 class TestMasterAddress:
@@ -91,7 +103,7 @@ class TestMasterAddress:
     def test_law(self, made: Made):
         """Compare what the ranks are told with each other and with the slot of rank 0."""
         for engine, want in zip(made.plan.engines, expected(made.story.args, made.story.facts), strict=True):
-            if engine.nnodes > 1:
+            if want.meets:
                 masters = {(told(p.argv, "--master-addr"), told(p.argv, "--master-port")) for p in engine.processes}
                 ((address, port),) = masters
                 assert address == want.slots[0][1]
@@ -160,7 +172,7 @@ class TestUserValuesAreApplied:
             for process in engine.processes:
                 found = read(DEFAULT_VLLM, process.argv[3:])
                 for dest, value in want.group.options.items():
-                    if dest in PARALLEL or (dest in HEAD_ONLY and process.headless):
+                    if dest in {*PARALLEL, *BALANCE} or (dest in HEAD_ONLY and process.headless):
                         continue
                     flag = DEFAULT_VLLM.get(dest)
                     if flag.valueless:
@@ -183,7 +195,7 @@ class TestUserValuesAreApplied:
             return
         for engine in story.plan().engines:
             for process in engine.processes:
-                mine = [arg for arg in process.args if f"given as vllm_{dest}" in arg.reason.text]
+                mine = [arg for arg in process.args if re.search(rf"given as vllm_{dest}\b", arg.reason.text)]
                 flag = DEFAULT_VLLM.get(dest)
                 silent = flag.action == "store_true" and str(value).lower() == "false"
                 silent = silent or (dest in HEAD_ONLY and process.headless)
@@ -201,18 +213,21 @@ class TestNothingElseIsGiven:
                 for arg in process.args[1:]:
                     flag = DEFAULT_VLLM.spelled(arg.tokens[0].partition("=")[0])
                     theirs = flag.dest in want.group.options
+                    if flag.dest in BALANCE:  # one way may lead to the other
+                        theirs = any(dest in want.group.options for dest in BALANCE)
                     assert arg.reason.text
                     assert (arg.reason.source.value == "user") == theirs
                     assert not theirs or flag.dest not in OWNED
 
 
 class TestSharedByAllRanks:
-    """Ranks of one engine differ only in their rank, in --headless and in what only a head is told."""
+    """Ranks of one engine differ only in their ranks, in --headless and in what only those that serve are told."""
 
     @given(made())
     def test_law(self, made: Made):
         """Take those away and compare every rank with the head."""
-        own = {"--node-rank", "--headless", "--host", "--port", "--enable-scale-out", "--api-server-count"}
+        own = {"--node-rank", "--data-parallel-rank", "--data-parallel-start-rank"}
+        own |= {"--headless", "--host", "--port", "--enable-scale-out", "--api-server-count"}
         for engine in made.plan.engines:
             rest = [[a.tokens for a in p.args if a.tokens[0] not in own] for p in engine.processes]
             rest = [[t for t in args if t[0].removeprefix("--no-") != "enable-scale-out"] for args in rest]
@@ -220,7 +235,7 @@ class TestSharedByAllRanks:
 
 
 class TestDerivedOptions:
-    """Sleep mode, context length, routed experts, log-probs and fp16 follow the trainer's arguments unless given."""
+    """Sleep mode, context length, log-probs, fp16 and, of trained models, experts follow the trainer's arguments."""
 
     @effort(2)
     @given(made())
@@ -232,11 +247,12 @@ class TestDerivedOptions:
         rules = {
             "enable_sleep_mode": True if offload else None,
             "max_model_len": (str(args["rollout_max_context_len"]),) if "rollout_max_context_len" in args else None,
-            "enable_return_routed_experts": True if args.get("use_rollout_routing_replay") else None,
             "logprobs_mode": ("processed_logprobs",),
             "dtype": ("float16",) if args.get("fp16") else None,
         }
         for engine, want in zip(made.plan.engines, expected(args, made.story.facts), strict=True):
+            replay = args.get("use_rollout_routing_replay") and want.group.updates
+            rules["enable_return_routed_experts"] = True if replay else None
             for process in engine.processes:
                 found = read(DEFAULT_VLLM, process.argv[3:])
                 for dest, value in rules.items():

@@ -15,6 +15,7 @@ OURS = {
     "CUDA_VISIBLE_DEVICES",
     "GLOO_SOCKET_IFNAME",
     "NCCL_CUMEM_ENABLE",
+    "NCCL_NVLS_ENABLE",
     "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS",
     "TP_SOCKET_IFNAME",
@@ -99,7 +100,7 @@ class TestControlEndpoints:
         offload = args.get("offload_rollout", args.get("offload", made.plan.colocate))
         for _, process, want in every(made):
             updated = want.group.updates and not args.get("debug_rollout_only")
-            on = process.node_rank == 0 and (updated or offload)
+            on = not process.headless and (updated or offload)
             assert env_of(process).get("VLLM_SERVER_DEV_MODE") == ("1" if on else None)
 
 
@@ -115,13 +116,17 @@ class TestPickledHandles:
 
 
 class TestHardwareRules:
-    """NCCL's cuMem allocator is off on HGX hosts, on where NVLink needs it, and left alone elsewhere."""
+    """NCCL's cuMem allocator is off on HGX hosts and on for GB200; NVLink SHARP is off for engines over Hopper ones."""
 
     @given(made())
     def test_law(self, made: Made):
         """Look the class of the hardware up."""
         want = {"a100": "0", "h100": "0", "h200": "0", "gb200": "1"}.get(made.story.facts.get("hardware"))
         assert all(env_of(p).get("NCCL_CUMEM_ENABLE") == want for _, p, _ in every(made))
+        for engine, process, _ in every(made):
+            wide = len({p.node for p in engine.processes}) > 1
+            off = wide and made.story.facts.get("hardware") in {"h100", "h200"}
+            assert env_of(process).get("NCCL_NVLS_ENABLE") == ("0" if off else None)
 
 
 class TestSideChannels:

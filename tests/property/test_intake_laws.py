@@ -1,18 +1,20 @@
 """Laws of intake: every name is understood, refused with what was meant, or none of ours; spelling decides nothing."""
 
+import json
 from argparse import Namespace
 
 from attrs import evolve
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.strategies.effort import effort
-from tests.strategies.options import FREE, FREE_ROUTER
+from tests.strategies.options import FREE, FREE_ROUTER, JSONS
 from tests.strategies.requests import Made, Story, made
 
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Code, ModelFacts, make_plan
 from vime_core.flags import from_flags
 from vime_core.intake import ROUTER_OWNED
-from vime_core.names import LAUNCHER, ROLLOUT_ELSEWHERE, TRAINER
+from vime_core.names import LAUNCHER, MEGATRON, ROLLOUT_ELSEWHERE, TRAINER
+from vime_core.vllm.catalogue import Flag
 from vime_core.vllm.owned import OWNED
 from vime_core.vllm.sglang import SGLANG
 
@@ -41,11 +43,17 @@ def known(name: str) -> bool:
     for prefix, catalogue in (("vllm_", DEFAULT_VLLM), ("router_", DEFAULT_ROUTER)):
         if name.startswith(prefix) and (catalogue.get(name.removeprefix(prefix)) or name in LAUNCHER):
             return True
-    return name in TRAINER or name in ROLLOUT_ELSEWHERE
+    return name in TRAINER or name in ROLLOUT_ELSEWHERE or name in MEGATRON
+
+
+def spelt(flag: str) -> bool:
+    """Whether vLLM's parser knows a flag, given with vllm- and no leading dashes, by an alias or a negative too."""
+    rest = flag.removeprefix("vllm-")
+    return any(DEFAULT_VLLM.spelled(dashes + rest) for dashes in ("--", "-", "--no-"))
 
 
 class TestTyposAreRefused:
-    """A misspelt argument with a prefix of ours is refused, by its own name."""
+    """A misspelt argument with a prefix of ours is refused, by its own name, as a flag of a command line too."""
 
     @effort(4)
     @given(made(), misspelt([n for n in OURS if n.startswith(("vllm_", "rollout_"))]))
@@ -54,6 +62,25 @@ class TestTyposAreRefused:
         _, wrong = names
         assume(not known(wrong))
         problems = made.story.given(**{wrong: 1}).problems()
+        assert [p.where for p in problems] == [wrong]
+        assert problems[0].code in {Code.UNKNOWN_ARGUMENT, Code.SGLANG_NAME}
+
+    @effort(4)
+    @given(
+        made(forms=("plain",)),
+        misspelt([n for n in OURS if n.startswith(("vllm_", "rollout_"))]),
+        st.sampled_from(["--{} {}", "--{}={}", "--{}", "--no-{}", "--no-{} {}"]),
+        st.sampled_from(["1", "x", "{}", "false"]),
+    )
+    def test_flags(self, made: Made, names: tuple[str, str], form: str, value: str):
+        """Misspell one flag of a command line, with its value, without one, or switched off."""
+        _, wrong = names
+        flag = wrong.replace("_", "-")
+        assume(not known(wrong) and not spelt(flag))
+        words = form.format(flag, value).split(" ")
+        assert words[0].startswith(("--vllm-", "--rollout-", "--no-vllm-", "--no-rollout-"))
+        args = from_flags(["python", "train.py", "--bf16", *words], DEFAULT_VLLM, DEFAULT_ROUTER)
+        problems = made.story.given(**args).problems()
         assert [p.where for p in problems] == [wrong]
         assert problems[0].code in {Code.UNKNOWN_ARGUMENT, Code.SGLANG_NAME}
 
@@ -202,8 +229,17 @@ def _default(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _leaves(tree: dict[str, object]) -> list[tuple[str, str]]:
+    """Return the dotted path and the JSON of every value in a tree that is no mapping with something in it."""
+    found = []
+    for key, value in tree.items():
+        inner = _leaves(value) if isinstance(value, dict) else []
+        found += [(f"{key}.{path}", text) for path, text in inner] or [(key, json.dumps(value))]
+    return found
+
+
 class TestCommandLines:
-    """A command line with the same arguments gives an equal plan; flags of the trainer's own pass by."""
+    """A command line with the same arguments, JSON key by key too, gives an equal plan; flags of others pass by."""
 
     @given(made(forms=("plain", "short")))
     def test_law(self, made: Made):
@@ -222,6 +258,14 @@ class TestCommandLines:
         assume(not any(t.startswith("--no-router") for t in tokens))
         args = from_flags(tokens, DEFAULT_VLLM, DEFAULT_ROUTER)
         assert Story(dict(args), made.story.facts, made.story.moe).plan() == made.plan
+
+    @given(made(forms=("plain",)), st.sampled_from([f for f in FREE if f.type == "json"]), JSONS.filter(bool))
+    def test_keys(self, made: Made, flag: Flag, tree: dict[str, object]):
+        """Give a JSON option key by key, each value as JSON."""
+        name = f"vllm_{flag.dest}"
+        tokens = [f"--vllm-{flag.flag[2:]}.{path}={text}" for path, text in _leaves(tree)]
+        args = from_flags(tokens, DEFAULT_VLLM, DEFAULT_ROUTER)
+        assert made.story.given(**args).plan() == made.story.given(**{name: tree}).plan()
 
     @given(made(forms=("plain",)), st.integers(0, 99), st.integers(0, 99))
     def test_last_wins(self, made: Made, first: int, last: int):

@@ -7,14 +7,17 @@ machine's records to judge the machine, except where a law is about them.
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
+from attrs import evolve
 from hypothesis import Phase as Step
 from hypothesis import event, find, given, settings
 from hypothesis import strategies as st
 from tests.strategies.plans import Shape, hand_plan, hand_plans
 from tests.strategies.world import FATES, Life, lives
 
+from vime_core.errors import Code
 from vime_core.lifecycle.commands import Deregister, Kill, ProbeEngine, ProbeRouter, ReadLog, Register, Spawn
 from vime_core.lifecycle.events import (
     CloseAsked,
@@ -76,19 +79,28 @@ class TestFinishedIsSilent:
 
 
 class TestEndIsBounded:
-    """A fleet that nobody closes serves or has ended within the sum of the times its policy allows."""
+    """A fleet that nobody closes serves, has given up what is lost, or has ended within the times its policy allows."""
 
     @given(lives())
     def test_law(self, life: Life):
-        """Add up all allowed times of everything in the plan, one after the other, and compare."""
-        policy, plan = life.machine.policy, life.machine.plan
+        """Add up all allowed times of everything, for all lives it may have, one after the other, and compare."""
+        policy, plan = evolve(life.machine.policy, restart_window=1e9), life.machine.plan
+        life = Life.of(plan, life.world.fates, policy)
+        fates = [
+            fate for found in life.world.fates.values() for fate in (found if isinstance(found, tuple) else (found,))
+        ]
         longest = max(policy.allowed(phase) for phase in Phase)
         steps = 1 + 4 * sum(len(engine.processes) for engine in plan.engines)
-        start = steps * longest + (2 * len(plan.routers) + len(plan.engines)) * policy.router_deadline
-        end = 3 * policy.stop_deadline + max((body.dying for body in life.world.fates.values()), default=0.0)
-        life.start().run(start + end)
+        start = steps * longest + (2 * len(plan.routers) + len(plan.engines)) * (policy.router_deadline + 50)
+        end = 3 * policy.stop_deadline + max((fate.dying for fate in fates), default=0.0)
+        again = policy.backoff_most + policy.hold_time + policy.suspect_deadline + 400
+        lives = (1 + policy.restarts) * (1 + len(plan.engines) + len(plan.routers))
+        life.start().run(lives * (start + end + again))
         event(f"{life.state}")
         assert life.state in {FleetState.SERVING, FleetState.DEGRADED, FleetState.FAILED}
+        if life.state is FleetState.DEGRADED:
+            states = {(e.state, e.given_up) for e in life.machine.records.engines.values()}
+            assert states == {(EngineState.SERVING, False), (EngineState.FAILED, True)}
 
 
 class TestRegisterInOrder:
@@ -107,7 +119,10 @@ class TestRegisterInOrder:
 
 
 class TestStartOrder:
-    """What the start order puts behind an engine is spawned only after that engine answered a probe."""
+    """What the start order puts behind an engine is spawned only after that engine answered a probe or was given up.
+
+    A prefill/decode router is spawned only after an engine of each role answered.
+    """
 
     @given(lives())
     def test_law(self, life: Life):
@@ -123,48 +138,65 @@ class TestStartOrder:
                 case EngineProbed(name, None):
                     answered.add(name)
                 case Spawn(process):
-                    assert set(before.get(process, ())) <= answered
+                    missing = set(before.get(process, ())) - answered
+                    assert all(life.machine.records.engine(name).given_up for name in missing)
+                    if (router := life.machine.records.routers.get(process)) is not None and router.planned.pd:
+                        roles = {engine.part.role for engine in router.admits}
+                        assert {e.part.role for e in router.admits if e.part.id in answered} == roles
 
 
 class TestFateIsShared:
-    """One failed rank ends all ranks of its engine and, in a fleet that serves on, no process of any other."""
+    """One failed rank ends all ranks of its engine and, in a fleet that goes on, no process of any other."""
 
     @given(lives())
     def test_law(self, life: Life):
-        """Each engine that had a rank end is wholly gone; while degraded nobody else was told to end."""
+        """No rank of an earlier life or a failed engine is left; while the fleet goes on, no other is told to end."""
         lived(life)
         owner = {p.id: e.id for e in life.machine.plan.engines for p in e.processes}
-        failed = {owner[b.what.process] for b in life.trace if isinstance(b.what, Exited) and b.what.process in owner}
-        for process, body in life.world.bodies.items():
-            if owner.get(process) in failed:
-                assert body.gone
-        if life.state is FleetState.DEGRADED:
-            event("degraded")
-            assert {owner.get(kill.process) for kill in life.commands(Kill)} <= failed
+        assert all(body.gone for body in life.world.graves)
+        for engine in life.machine.records.engines.values():
+            if engine.state is EngineState.FAILED:
+                assert all(life.world.bodies[p.id].gone for p in engine.processes)
+        if not life.state.ending:
+            event("goes on")
+            blamed = {fault.engine for fault in life.machine.faults}
+            assert {owner.get(kill.process) for kill in life.commands(Kill)} <= blamed
 
 
 class TestFirstCause:
-    """The fault of an engine or router names the process that failed first, and there is one cause for each."""
+    """The fault of an engine or router names the process that failed first, and there is one cause for each life."""
 
     @given(lives())
     def test_law(self, life: Life):
-        """The first end that was reported of a unit that had not been told to end is its cause."""
+        """The first end that was reported of a unit that had not been told to end is the cause of that life's end."""
         lived(life)
         unit = {p.id: e.id for e in life.machine.plan.engines for p in e.processes}
         told: set[str] = set()
-        causes: dict[str, str] = {}
+        births: dict[str, list[float]] = {}
+        causes: dict[tuple[str, int], str] = {}
         for beat in life.trace:
+            process = getattr(beat.what, "process", "")
+            name = unit.get(process, process)
             match beat.what:
-                case Kill(process):
-                    told.add(unit.get(process, process))
-                case Exited(process) | MemberLost(process):
-                    if unit.get(process, process) not in told and not beat.before.ending:
-                        causes.setdefault(unit.get(process, process), process)
-        faults = [fault for fault in life.machine.faults if "is still there" not in fault.reason]
-        named = {fault.engine or fault.process: fault.process for fault in faults}
-        assert len(named) == len(faults)
+                case Spawn():
+                    told.discard(name)
+                    if beat.at not in births.setdefault(name, []):
+                        births[name].append(beat.at)
+                case Kill():
+                    told.add(name)
+                case Exited() | MemberLost():
+                    if name not in told and not beat.before.ending:
+                        causes.setdefault((name, len(births[name])), process)
+        own = {Code.OUTSTAYED, Code.MANY_FAILED}
+        named: dict[tuple[str, int], str] = {}
+        for fault in life.machine.faults:
+            if fault.code not in own:
+                name = fault.engine or fault.process
+                key = name, sum(at <= fault.at for at in births[name])
+                assert key not in named
+                named[key] = fault.process
+                assert key in causes or "made no progress" in fault.reason
         assert causes.items() <= named.items()
-        assert all("made no progress" in f.reason for f in faults if (f.engine or f.process) not in causes)
 
 
 class TestOneQuestionAtATime:
@@ -183,19 +215,17 @@ class TestOneQuestionAtATime:
             assert all(count in (0, 1) for count in under_way.values())
 
 
-class TestOneLifeEach:
-    """A process is spawned at most once and told to end only while it has been spawned and is not known to be gone."""
+class TestOneLifeAtATime:
+    """A process is spawned only while it is known to be gone, and told to end only while it is not."""
 
     @given(lives())
     def test_law(self, life: Life):
         """Walk the trace with a naive set of living processes."""
         alive: set[str] = set()
-        spawned: set[str] = set()
         for beat in lived(life).close().run().trace:
             match beat.what:
                 case Spawn(process):
-                    assert process not in spawned
-                    spawned.add(process)
+                    assert process not in alive
                     alive.add(process)
                 case Kill(process):
                     assert process in alive
@@ -213,7 +243,7 @@ class TestServingMeansAll:
         life.start()
         while life.step(LONG):
             records = life.machine.records
-            whole = all(e.state is EngineState.SERVING for e in records.engines.values()) and all(
+            whole = all(e.serving for e in records.engines.values()) and all(
                 r.state is RouterState.READY for r in records.routers.values()
             )
             assert (life.state is FleetState.SERVING) == whole
@@ -223,18 +253,64 @@ class TestServingMeansAll:
             )
 
 
-class TestDegradedMeansSome:
-    """A fleet is DEGRADED only while an engine has failed, another serves, none is in between, and routers work."""
+class TestBudgetsHold:
+    """Within any restart window an engine or a router is started again at most as often as the policy says."""
 
     @given(lives())
     def test_law(self, life: Life):
-        """Compare the state after every step with a count of everything."""
+        """Slide the window over the births of each process."""
+        policy = lived(life).machine.policy
+        births: dict[str, list[float]] = {}
+        for beat in life.trace:
+            if isinstance(beat.what, Spawn):
+                births.setdefault(beat.what.process, []).append(beat.at)
+        for found in births.values():
+            event(f"{len(found)} lives")
+            again = found[1:]
+            assert all(sum(at <= b < at + policy.restart_window for b in again) <= policy.restarts + 1 for at in again)
+            assert policy.restarts or not again
+            assert all(
+                later - at >= policy.backoff or later - at >= policy.backoff_most for at, later in pairwise(found)
+            )
+
+
+class TestHoldingStartsNothing:
+    """While a fleet is holding no engine is started again, and it holds exactly as long as its policy says."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """What is started while it holds is started at the moment in which it ceases to."""
+        ranks = {p.id for e in life.machine.plan.engines for p in e.processes}
+        spawned = [beat for beat in lived(life).trace if isinstance(beat.what, Spawn) and beat.what.process in ranks]
+        held = [fault.at for fault in life.machine.faults if fault.code is Code.MANY_FAILED]
+        for beat in spawned:
+            if beat.before is FleetState.HOLDING:
+                since = max(at for at in held if at <= beat.at)
+                assert beat.at == since + life.machine.policy.hold_time
+        assert life.state is not FleetState.HOLDING
+
+
+class TestServingIsKnown:
+    """Requests can come exactly to engines that serve: every other one is unknown to its router or being taken out."""
+
+    @given(lives())
+    def test_law(self, life: Life):
+        """Compare records after every step with the answers that routers gave, read from the trace."""
         life.start()
-        while life.step(LONG):
-            if life.state is FleetState.DEGRADED:
-                engines = Counter(engine.state for engine in life.machine.records.engines.values())
-                assert set(engines) == {EngineState.FAILED, EngineState.SERVING}
-                assert all(router.state is RouterState.READY for router in life.machine.records.routers.values())
+        while life.step(LONG) and not life.state.ending:
+            for engine in life.machine.records.engines.values():
+                assert engine.serving == (engine.state in {EngineState.SERVING, EngineState.SUSPECT})
+                assert engine.watched == engine.serving
+                if engine.serving and engine.registers:
+                    assert engine.admitted
+                if engine.serving and engine.pooled:
+                    assert engine.told == engine.part.urls
+                if engine.pooled and engine.told:
+                    assert engine.router.alive
+                    members = {*engine.router.part.decode_urls, *(url for url, _ in engine.router.part.prefill_urls)}
+                    assert {*engine.told} <= members
+                elif engine.member and engine.state is EngineState.FAILED:
+                    assert isinstance(engine.asked, QUESTIONS) or engine.complaint
 
 
 class TestTimeIsAnArgument:
@@ -314,7 +390,7 @@ class TestStatusTellsWhatIsMissing:
             found = status(life.machine, life.world.now)
             assert found.why
             assert "\n" not in found.why
-            assert found.can_serve <= (found.state in {FleetState.SERVING, FleetState.DEGRADED})
+            assert found.can_serve <= (found.state in {FleetState.SERVING, FleetState.DEGRADED, FleetState.HOLDING})
 
 
 REACH: dict[str, Callable[[Life], bool]] = {
@@ -332,6 +408,17 @@ REACH: dict[str, Callable[[Life], bool]] = {
     ),
     "a deadline": lambda life: any("made no progress" in fault.reason for fault in life.machine.faults),
     "a lost member": lambda life: any("cannot work" in fault.reason for fault in life.machine.faults),
+    "a fleet that is whole again": lambda life: (
+        life.state is FleetState.SERVING and any(e.life > 1 for e in life.machine.records.engines.values())
+    ),
+    "a router that is back": lambda life: (
+        life.state is FleetState.SERVING and any(r.life > 1 for r in life.machine.records.routers.values())
+    ),
+    "an engine given up": lambda life: any(e.given_up for e in life.machine.records.engines.values()),
+    "a fleet that held": lambda life: any(beat.before is FleetState.HOLDING for beat in life.trace),
+    "a hung engine": lambda life: any(
+        "while serving" in f.reason or ": serving" in f.reason for f in life.machine.faults
+    ),
     "a process that will not end": lambda life: any("is still there" in f.reason for f in life.machine.faults),
 }
 

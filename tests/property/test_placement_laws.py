@@ -6,7 +6,7 @@ from tests.oracles.layout import expected, trainer_size
 from tests.oracles.slots import counts_of, fits, hosts_of, ids_of, slots_of
 from tests.strategies.clusters import cluster_facts
 from tests.strategies.effort import effort
-from tests.strategies.requests import Made, Story, made, stories
+from tests.strategies.requests import Made, Story, made
 
 from vime_core import Code
 
@@ -125,9 +125,10 @@ class TestTrainerTooLarge:
     """A trainer larger than the cluster is refused with both numbers."""
 
     @effort(0.5)
-    @given(stories(modes=("apart", "colocated")), st.integers(1, 9))
-    def test_law(self, story: Story, more: int):
+    @given(made(modes=("apart", "colocated")), st.integers(1, 9))
+    def test_law(self, made: Made, more: int):
         """Give the trainer more slots than there are; fixing rollout's own size keeps that the only offence."""
+        story = made.story
         slots = len(slots_of(story.facts))
         total = story.args.get("rollout_num_gpus", trainer_size(story.args))
         problems = story.given(

@@ -8,6 +8,9 @@ from tests.strategies.effort import effort
 from tests.strategies.requests import Made, Story, made, stories
 
 from vime_core import Code, Interval
+from vime_core.check.engines import Told, engine_laws
+from vime_core.ports import spares
+from vime_core.spares import movable, moved
 
 RAY = {6379, 8265, *range(10001, 20000)}
 """Ports that Ray takes by default on every host."""
@@ -194,3 +197,53 @@ class TestAutomaticPortsGiveWay:
             moved = made.story.given(**{name: port}).plan()
             assert {u.name: u.interval.start for u in moved.routers[0].ports}[use] == port
             assert [e.gpus_per_engine for e in moved.engines] == [e.gpus_per_engine for e in plan.engines]
+
+
+class TestSparePorts:
+    """Every host of an engine has spare ports that nobody was given, unless no port is left on it at all."""
+
+    @given(made())
+    def test_law(self, made: Made):
+        """Take the spares of each host for one more thing that was handed out, and hold the laws of ports."""
+        plan, floors = made.plan, {h["name"]: h for h in hosts_of(made.story.facts)}
+        nodes = {n.name: n for n in plan.cluster.nodes}
+        runs = spares(plan).runs
+        given = {(address, port) for address, _, interval in intervals(made) for port in numbers(interval)}
+        for name, run in runs.items():
+            closed = [*nodes[name].reserved_ports, *map(Interval, nodes[name].busy_ports)]
+            assert not {(nodes[name].address, port) for port in numbers(run)} & given
+            assert not any(run.meets(interval) for interval in closed)
+            assert 1024 <= run.start < run.end <= nodes[name].ephemeral_floor
+            assert not RAY & set(numbers(run))
+            assert name in floors
+        assert set(runs) <= {p.node for e in plan.engines for p in e.processes}
+
+
+class TestMovedPorts:
+    """An engine whose port is moved keeps every law of engines, and nothing but that port is another."""
+
+    @given(made(), st.data())
+    def test_law(self, made: Made, data: st.DataObject):
+        """Move any port that can be moved, then check the engine and count what changed."""
+        every = [
+            (e, p, use)
+            for e in made.plan.engines
+            for p in e.processes
+            for u in p.ports
+            if (use := movable(p, u.name, fixed_url=False))
+        ]
+        assume(every)
+        engine, process, use = data.draw(st.sampled_from(every))
+        other = moved(engine, process.id, use, Interval(1100, use.interval.count))
+        assert list(engine_laws(other, [Told.of(p) for p in other.processes])) == []
+        assert [p.id for p in other.processes] == [p.id for p in engine.processes]
+        for before, after in zip(engine.processes, other.processes, strict=True):
+            moves = str(use.interval.start), "1100"
+            words = [*zip(before.argv, after.argv, strict=True)]
+            words += [
+                (f"{old.name}={old.value}", f"{new.name}={new.value}")
+                for old, new in zip(before.env, after.env, strict=True)
+                if (old.name, old.value, new.value) != (new.name, *moves)
+            ]
+            assert all(old == new or (old, new) == moves for old, new in words)
+            assert (before.ports == after.ports) == (before.id != process.id)

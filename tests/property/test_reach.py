@@ -9,6 +9,8 @@ from hypothesis import Phase, given, seed, settings
 from tests.oracles.slots import counts_of, hosts_of
 from tests.strategies.requests import Made, accepted, stories
 
+from vime_core.plan import Balance, Role
+
 SAMPLE, ROUNDS = 100, 20
 
 
@@ -60,6 +62,14 @@ RARE: dict[str, Callable[[Made], object]] = {
     ),
     "rollout larger than its colocated trainer": lambda m: (
         {t.transport.value for s in m.plan.weight_sync for t in s.engines} == {"ipc", "nccl"}
+    ),
+    "replicas with urls of their own": lambda m: any(e.balance is Balance.EXTERNAL for e in m.plan.engines),
+    "replicas over nodes with urls of their own": lambda m: any(
+        e.balance is Balance.EXTERNAL and e.nnodes > e.dp for e in m.plan.engines
+    ),
+    "nodes with urls of their own": lambda m: any(e.balance is Balance.HYBRID for e in m.plan.engines),
+    "prefill replicas with urls of their own": lambda m: any(
+        e.role is Role.PREFILL and len(e.urls) > 1 for e in m.plan.engines
     ),
     "replicas over hosts": lambda m: any(e.dp > 1 and e.nnodes > 1 for e in m.plan.engines),
     "two sizes above one": lambda m: any(sorted((e.tp, e.pp, e.dp, e.pcp))[2] > 1 for e in m.plan.engines),

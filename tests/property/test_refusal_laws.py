@@ -1,9 +1,14 @@
 """Laws of refusals: nothing but PlanRefused ever comes out of the core, and every refusal says all it should."""
 
+import sys
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
+from time import monotonic
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.strategies.clusters import cluster_facts
 from tests.strategies.effort import effort
@@ -34,8 +39,29 @@ def refused(call) -> tuple:
     return ()
 
 
+TRIED: Counter[str] = Counter()
+"""How many requests were tried, and how many of them were refused."""
+
+
+@pytest.fixture(scope="class")
+def report(request: pytest.FixtureRequest):
+    """Say at the end how many requests were tried, and in which time; the ci profile keeps quiet."""
+    began = monotonic()
+    yield
+    if settings.default.max_examples > settings.get_profile("ci").max_examples:
+        text = f"{TRIED['tried']} requests tried in {monotonic() - began:.0f} s, {TRIED['refused']} of them refused"
+        with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+
+@pytest.mark.usefixtures("report")
 class TestOnlyRefusals:
     """Whatever is given under whatever names, a plan is made and lawful, or PlanRefused is raised; nothing else."""
+
+    def tried(self, call: Callable[[], object]) -> None:
+        """Plan, and count what came of it."""
+        TRIED["tried"] += 1
+        TRIED["refused"] += bool(refused(call))
 
     @effort(6)
     @given(stories(), st.dictionaries(NAMES, anything(), min_size=1, max_size=3), st.booleans())
@@ -43,13 +69,13 @@ class TestOnlyRefusals:
         """Add junk to good arguments, as a mapping or as a Namespace."""
         args = {**story.args, **junk}
         given = Namespace(**args) if namespace else args
-        refused(lambda: make_plan(given, story.cluster))
+        self.tried(lambda: make_plan(given, story.cluster))
 
     @effort(6)
     @given(damaged(stories().map(lambda s: s.args)))
     def test_damaged(self, args: object):
         """Put junk deep into good arguments, the vllm_config included."""
-        refused(lambda: make_plan(args, Cluster.uniform(2, 8)))
+        self.tried(lambda: make_plan(args, Cluster.uniform(2, 8)))
 
     @given(anything())
     @example(None)
@@ -58,7 +84,7 @@ class TestOnlyRefusals:
     @example([("colocate", True)])
     def test_no_arguments_at_all(self, args: object):
         """Give anything in place of the arguments."""
-        refused(lambda: make_plan(args, Cluster.uniform(1, 8)))
+        self.tried(lambda: make_plan(args, Cluster.uniform(1, 8)))
 
 
 class TestClusterFactsAreRefused:

@@ -36,17 +36,17 @@ class TestNodeRanks:
             assert [p.node_rank for p in engine.processes] == list(range(engine.nnodes))
 
 
-class TestOneHead:
-    """Every engine has exactly one process that serves an API, its node rank 0, and only that one has an API port."""
+class TestWhoServes:
+    """An API and its port are the head's alone; where replicas are balanced outside, each replica's or each node's."""
 
     @given(made())
     def test_law(self, made: Made):
-        """Find the processes with an API by their flags, their ports and their rank."""
-        for engine in made.plan.engines:
-            heads = [p for p in engine.processes if "--headless" not in p.argv]
-            assert heads == [engine.processes[0]]
-            assert [p for p in engine.processes if not p.headless] == heads
-            assert [p for p in engine.processes if any(use.name == "http" for use in p.ports)] == heads
+        """Find the processes with an API by their flags and their ports, and deal out the replicas."""
+        for engine, want in zip(made.plan.engines, expected(made.story.args, made.story.facts), strict=True):
+            serving = [engine.processes[k] for k in want.serving]
+            assert [p for p in engine.processes if "--headless" not in p.argv] == serving
+            assert [p for p in engine.processes if not p.headless] == serving
+            assert [p for p in engine.processes if any(use.name == "http" for use in p.ports)] == serving
 
 
 class TestSizesMultiply:

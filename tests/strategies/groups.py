@@ -79,14 +79,12 @@ def draw_parallel(draw: st.DrawFn, room: Room, size: int, role: str) -> dict[str
     pp = pick(draw, divisors(size)) if role != "decode" else 1
     pcp = pick(draw, [1, *divisors(size // pp)]) if role != "decode" else 1
     part = per_process(size, room.per_node)
-    dp = pick(
-        draw,
-        [
-            n
-            for n in divisors(size // pp // pcp)
-            if part == size or n == 1 or (room.moe is not False and (size // n % part == 0 or part % (size // n) == 0))
-        ],
-    )
+    ways = [
+        n
+        for n in divisors(size // pp // pcp)
+        if part == size or n == 1 or (room.moe is not False and (size // n % part == 0 or part % (size // n) == 0))
+    ]
+    dp = pick(draw, [*ways, *(n for n in ways if part < size and size // n < part)])
     found = {
         "pipeline_parallel_size": pp,
         "prefill_context_parallel_size": pcp,
@@ -100,7 +98,20 @@ def draw_parallel(draw: st.DrawFn, room: Room, size: int, role: str) -> dict[str
             given[dest] = str(value) if text else value
     if room.moe is not False and maybe(draw):
         given["enable_expert_parallel"] = True
+    if room.moe is not False and dp > 1 and (way := draw_balance(draw, size, dp, part, role)) is not None:
+        given[way] = pick(draw, (True, "true"))
     return given
+
+
+def draw_balance(draw: st.DrawFn, size: int, dp: int, part: int, role: str) -> str | None:
+    """Draw by which option the replicas of an engine on nodes of ``part`` GPUs get urls of their own, None for neither.
+
+    A replica over nodes cannot be balanced with others of its node, nor have Mooncake, which may be drawn later.
+    Several replicas on each of several nodes are rare, so they are mostly balanced together.
+    """
+    spans, together = size // dp > part, size // dp < part < size
+    ways = [None, None if spans and role != "regular" else "data_parallel_external_lb"]
+    return pick(draw, [*ways, *([] if spans else ["data_parallel_hybrid_lb"] * (4 if together else 1))])
 
 
 def draw_group(draw: st.DrawFn, room: Room, at: int, role: str, least: int = 1, spare: int = 0) -> Group | None:

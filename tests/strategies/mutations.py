@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.strategies.pick import pick
 
 from vime_core import Interval, LaunchPlan
-from vime_core.plan import Arg, Engine, EnvVar, Process, Reason, Role, Router, Source, WeightMember
+from vime_core.plan import Arg, Balance, Engine, EnvVar, Process, Reason, Role, Router, Source, WeightMember
 
 WHY = Reason(Source.USER, "a slip")
 Mutation = Callable[[st.DrawFn, LaunchPlan], LaunchPlan | None]
@@ -163,6 +163,9 @@ DERIVED = (
     "--master-port",
     "--data-parallel-address",
     "--data-parallel-rpc-port",
+    "--data-parallel-rank",
+    "--data-parallel-size-local",
+    "--data-parallel-start-rank",
     "--distributed-executor-backend",
     "--data-parallel-backend",
 )
@@ -178,6 +181,43 @@ def serving_follower(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
     """Let a follower serve an API."""
     followers = [p for p in _processes(plan) if p.headless]
     return with_flag(plan, pick(draw, followers), "--headless", None) if followers else None
+
+
+def other_balance(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
+    """Say that the replicas of an engine are balanced in another way than its command lines say."""
+    engine = pick(draw, plan.engines)
+    return with_engine(plan, engine, balance=pick(draw, [way for way in Balance if way is not engine.balance]))
+
+
+def unsaid_balance(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
+    """Leave it to vLLM to guess from its ranks how a process balances replicas."""
+    told = [p for e in plan.engines if e.balance is not Balance.INTERNAL for p in e.processes]
+    flags = ("--data-parallel-external-lb", "--data-parallel-hybrid-lb")
+    return with_process(plan, one := pick(draw, told), args=_without(one.args, flags)) if told else None
+
+
+def _without(args: tuple[Arg, ...], flags: tuple[str, ...]) -> tuple[Arg, ...]:
+    return tuple(arg for arg in args if arg.tokens[0] not in flags)
+
+
+def closed_api(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:
+    """Start a process that is to serve a replica as a headless one, which no router knows then."""
+    several = [e for e in plan.engines if len(e.urls) > 1]
+    if not several:
+        return None
+    process = pick(draw, [p for p in pick(draw, several).processes[1:] if p.url is not None])
+    args = (*_without(process.args, ("--host", "--port")), Arg(("--headless",), WHY))
+    broken = with_process(plan, process, args=args, ports=tuple(u for u in process.ports if u.name != "http"))
+    routers = [
+        evolve(
+            r,
+            worker_urls=tuple(u for u in r.worker_urls if u != process.url),
+            prefill_urls=tuple((u, port) for u, port in r.prefill_urls if u != process.url),
+            decode_urls=tuple(u for u in r.decode_urls if u != process.url),
+        )
+        for r in plan.routers
+    ]
+    return evolve(broken, routers=tuple(routers))
 
 
 def wrong_size(draw: st.DrawFn, plan: LaunchPlan) -> LaunchPlan | None:

@@ -9,11 +9,14 @@ from tests.strategies.pick import pick
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM
 from vime_core.intake import ROUTER_OWNED
 from vime_core.vllm.catalogue import Catalogue, Flag
+from vime_core.vllm.default_bounds import BOUNDS
 from vime_core.vllm.owned import NOT_YET, OWNED, PARALLEL
 
 SPECIAL = frozenset(
     {
         "api_server_count",
+        "data_parallel_external_lb",
+        "data_parallel_hybrid_lb",
         "decode_context_parallel_size",
         "enable_elastic_ep",
         "enable_eplb",
@@ -57,9 +60,24 @@ _SCALARS: dict[str, st.SearchStrategy[object]] = {
     "int": _WHOLE | _WHOLE.map(str),
     "human_int": st.integers(0, 10**9)
     | st.builds("{}{}".format, st.integers(0, 999), st.sampled_from(["k", "K", "M"])),
+    "auto_int": st.integers(-1, 10**6) | st.sampled_from(["auto", "Auto", "4k", "4K", "1.5k"]),
     "float": _NUMBER | st.integers(-99, 99) | _NUMBER.map(repr),
     "json": JSONS | JSONS.map(json.dumps),
 }
+
+
+def _bounded(flag: Flag) -> st.SearchStrategy[object]:
+    """Return numbers within the bounds of an option that has some, as numbers and as texts."""
+    above, least, below, most = BOUNDS[flag.dest]
+    low, high = (above if least is None else least), (below if most is None else most)
+    if flag.type == "float":
+        edges = {"exclude_min": above is not None, "exclude_max": below is not None}
+        found = st.floats(low, 1e6 if high is None else high, **edges)
+        return found | found.map(repr)
+    found = st.integers(low + (above is not None), 10**9 if high is None else high - (below is not None))
+    return found | found.map(str)
+
+
 _SWITCHES = st.sampled_from([True, False, "true", "False"])
 
 
@@ -69,6 +87,8 @@ def values_of(flag: Flag) -> st.SearchStrategy[object]:
     if flag.valueless:
         return _SWITCHES
     scalars = st.sampled_from(flag.choices) if flag.choices else _SCALARS.get(flag.type, WORDS)
+    if flag in DEFAULT_VLLM.flags and flag.dest in BOUNDS:
+        scalars = _bounded(flag)
     if flag.action == "append" or flag.nargs in {"+", "*"}:
         listed = scalars.filter(lambda v: not str(v).startswith("-"))
         return st.lists(listed, min_size=0 if flag.nargs == "*" else 1, max_size=3)

@@ -11,10 +11,11 @@ from typing import Any
 from attrs import define, field
 from tests.strategies.world import World
 
-from vime_core.lifecycle.commands import Deregister, Kill, ProbeRouter, Register, Spawn
+from vime_core.lifecycle.commands import Deregister, Kill, ProbeRouter, Register, Spawn, Unwatch, Watch
 from vime_core.lifecycle.events import Event
+from vime_core.lifecycle.wishes import SleepLevel, WakeTag
 from vime_core.seams import SpawnSpec
-from vime_core.units import ProcessId
+from vime_core.units import EngineId, ProcessId
 
 
 @define
@@ -62,12 +63,17 @@ class VirtualControl:
     def probe_engine(self, url: str, model: str) -> str | None:
         """Ask the engine at ``url`` for a token."""
         self.calls.append(("probe_engine", url, model))
-        return self.world.engine_fault(next(e.id for e in self.world.plan.engines if e.url == url))
+        return self.world.engine_fault(self._engine(url))
 
     def probe_router(self, url: str) -> str | None:
         """Ask the router at ``url``."""
         self.calls.append(("probe_router", url))
         return self.world.router_fault(self._router(url), ProbeRouter)
+
+    def probe_transfer(self, router_url: str, decode_urls: tuple[str, ...]) -> str | None:
+        """Ask the prefill/decode router at ``router_url``."""
+        self.calls.append(("probe_transfer", router_url, *decode_urls))
+        return self.world.router_fault(self._router(router_url), ProbeRouter)
 
     def register(self, router_url: str, worker_url: str) -> str | None:
         """Ask a router to take a head."""
@@ -79,8 +85,52 @@ class VirtualControl:
         self.calls.append(("deregister", router_url, worker_url))
         return self.world.router_fault(self._router(router_url), Deregister)
 
+    def probe_idle(self, url: str) -> str | None:
+        """Ask the engine at ``url`` for its requests."""
+        self.calls.append(("probe_idle", url))
+        return self.world.requests_of(self._engine(url))
+
+    def sleep(self, url: str, level: SleepLevel) -> str | None:
+        """Put the engine at ``url`` to sleep."""
+        self.calls.append(("sleep", url, level.name))
+        return self.world.engine_fault(self._engine(url))
+
+    def wake(self, url: str, tags: tuple[WakeTag, ...]) -> str | None:
+        """Wake the engine at ``url``."""
+        self.calls.append(("wake", url, *(tag.value for tag in tags)))
+        return self.world.engine_fault(self._engine(url))
+
+    def _engine(self, url: str) -> EngineId:
+        return next(engine.id for engine in self.world.plan.engines if url in engine.urls)
+
     def _router(self, url: str) -> ProcessId:
         return next(router.id for router in self.world.plan.routers if router.url == url)
+
+
+@define
+class VirtualWatcher:
+    """Looks at the engines of a world, which reports what is seen among everything else that happens."""
+
+    world: World
+    watched: dict[EngineId, tuple[tuple[str, ...], str]] = field(factory=dict)
+
+    def watch(self, engine: EngineId, urls: tuple[str, ...], model: str) -> None:
+        """Look at an engine from now on."""
+        self.watched[engine] = urls, model
+        self.world.do(Watch(engine))
+
+    def unwatch(self, engine: EngineId) -> None:
+        """Look at it no more."""
+        self.watched.pop(engine, None)
+        self.world.do(Unwatch(engine))
+
+    def poll(self) -> Sequence[Event]:
+        """Return nothing: the world's executor reports it."""
+        return ()
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        self.watched.clear()
 
 
 class Inline(futures.Executor):

@@ -1,8 +1,8 @@
 """A world in virtual time: it carries out a machine's commands and reports what a real one would, failures included.
 
-Every process has a `Fate` that is fixed beforehand: when it comes to be, which phases its log shows, when it begins to
-work, whether and how it ends by itself, and how it takes being told to end. The world knows nothing of the machine's
-tables, so what it reports is legal because it is physically possible and for no other reason.
+Every life of a process has a `Fate` that is fixed beforehand: when it comes to be, which phases its log shows, when it
+begins to work, whether and how it ends or hangs by itself, and how it takes being told to end. The world knows nothing
+of the machine's tables, so what it reports is legal because it is physically possible and for no other reason.
 """
 
 from collections import Counter
@@ -20,24 +20,34 @@ from vime_core.lifecycle.commands import (
     Deregister,
     Kill,
     ProbeEngine,
+    ProbeIdle,
     ProbeRouter,
+    PutToSleep,
     ReadLog,
     Register,
     Spawn,
+    Unwatch,
+    Wake,
+    Watch,
 )
 from vime_core.lifecycle.events import (
     CloseAsked,
     Deregistered,
+    EngineIll,
     EngineProbed,
+    EngineWell,
     Event,
     Exited,
+    IdleProbed,
     LogRead,
     MemberLost,
     Phase,
     PhaseSeen,
     Registered,
     RouterProbed,
+    Slept,
     Spawned,
+    Woken,
 )
 from vime_core.lifecycle.machine import Machine
 from vime_core.lifecycle.policy import Policy
@@ -54,7 +64,8 @@ class Fate:
 
     ``birth`` is the time from being asked for to existing; an ``unborn`` process is reported as never started instead.
     ``phases`` are when its log shows loading, compiling and listening. From ``works`` on it does its part. At ``end``
-    it exits with ``code`` or, when ``loses_member``, loses a child and stays. It ignores being told to end ``deaf``
+    it exits with ``code`` or, when ``loses_member``, loses a child and stays. From ``hangs`` on it makes no progress
+    until ``recovers``. The first ``busy`` times it is asked it has requests. It ignores being told to end ``deaf``
     times and is gone ``dying`` seconds after it listened. Its first ``refuses`` answers to each kind of question are
     faults, however well it works.
     """
@@ -66,6 +77,9 @@ class Fate:
     end: float | None = None
     code: int = 1
     loses_member: bool = False
+    hangs: float | None = None
+    recovers: float | None = None
+    busy: int = 0
     deaf: int = 0
     dying: float = 0.5
     latency: float = 0.01
@@ -75,6 +89,7 @@ class Fate:
 @define
 class _Body:
     fate: Fate
+    life: int = 0
     born: float | None = None
     gone: bool = False
     broken: bool = False
@@ -85,12 +100,18 @@ class _Body:
 
 @define
 class World:
-    """All processes of a plan, and the reports that are on their way, in order of time."""
+    """All processes of a plan, and the reports that are on their way, in order of time.
+
+    ``fates`` gives a process one fate for its first life, or a tuple with one for each; in all later lives it is well,
+    so what goes wrong in a world is finite. ``bodies`` holds the latest life of each, ``graves`` the others.
+    """
 
     plan: LaunchPlan
-    fates: Mapping[ProcessId, Fate] = field(factory=dict)
+    fates: Mapping[ProcessId, Fate | tuple[Fate, ...]] = field(factory=dict)
     now: float = 0.0
     bodies: dict[ProcessId, _Body] = field(factory=dict, init=False)
+    graves: list[_Body] = field(factory=list, init=False)
+    watched: set[EngineId] = field(factory=set, init=False)
     _queue: list[tuple[float, int, Callable[[], Event | None]]] = field(factory=list, init=False)
     _order: "count[int]" = field(factory=count, init=False)
 
@@ -125,11 +146,42 @@ class World:
                 self._in(self._latency(router), lambda: Registered(engine, self.router_fault(router, Register)))
             case Deregister(engine, router):
                 self._in(self._latency(router), lambda: Deregistered(engine, self.router_fault(router, Deregister)))
+            case ProbeIdle(engine):
+                self._in(self._latency(self.head(engine)), lambda: IdleProbed(engine, self.requests_of(engine)))
+            case PutToSleep(engine):
+                self._in(self._latency(self.head(engine)), lambda: Slept(engine, self.engine_fault(engine)))
+            case Wake(engine):
+                self._in(self._latency(self.head(engine)), lambda: Woken(engine, self.engine_fault(engine)))
+            case Watch(engine):
+                self.watched.add(engine)
+                self._look(engine)
+            case Unwatch(engine):
+                self.watched.discard(engine)
 
     def alive(self, process: ProcessId) -> bool:
         """Whether a process exists now."""
         body = self.bodies.get(process)
         return body is not None and body.born is not None and not body.gone
+
+    def requests_of(self, engine: EngineId) -> str | None:
+        """Answer whether an engine has requests."""
+        body = self.bodies[self.head(engine)]
+        body.refused[ProbeIdle] += 1
+        return "2 requests running" if body.refused[ProbeIdle] <= body.fate.busy else self.engine_fault(engine)
+
+    def _look(self, engine: EngineId) -> None:
+        """Report from now on, once each time, that a watched engine begins to hang or goes on."""
+        for process in self.ranks(engine):
+            body = self.bodies[process]
+            for moment, ill in ((body.fate.hangs, True), (body.fate.recovers, False)):
+                if moment is not None and body.born is not None:
+                    delay = max(body.born + moment - self.now, 0.0)
+                    self._in(delay, lambda ill=ill, body=body: self._seen(engine, body, ill))
+
+    def _seen(self, engine: EngineId, body: _Body, ill: bool) -> Event | None:
+        if engine not in self.watched or body.gone:
+            return None
+        return EngineIll(engine, "no step for 5 s") if ill else EngineWell(engine)
 
     def working(self, process: ProcessId) -> bool:
         """Whether a process exists and does its part now."""
@@ -162,49 +214,56 @@ class World:
             return
         body.kills += 1
         if body.kills > body.fate.deaf:
-            self._in(body.fate.dying, lambda: self._gone(process, -15, None))
+            self._in(body.fate.dying, lambda: self._gone(process, body, -15, None))
 
     def _mood(self, process: ProcessId, question: type) -> str | None:
         body = self.bodies[process]
         body.refused[question] += 1
         return "busy" if body.refused[question] <= body.fate.refuses else None
 
+    def _fate(self, process: ProcessId, life: int) -> Fate:
+        found = self.fates.get(process, ())
+        lives = (found,) if isinstance(found, Fate) else found
+        return lives[life] if life < len(lives) else Fate()
+
     def _latency(self, process: ProcessId) -> float:
-        return self.fates.get(process, Fate()).latency
+        return self._fate(process, 0).latency
 
     def _in(self, seconds: float, what: Callable[[], Event | None]) -> None:
         heappush(self._queue, (self.now + seconds, next(self._order), what))
 
     def _spawn(self, process: ProcessId) -> None:
-        assert process not in self.bodies, f"{process} was spawned twice"
-        fate = self.fates.get(process, Fate())
-        self.bodies[process] = _Body(fate)
+        last = self.bodies.get(process)
+        assert last is None or last.gone, f"{process} was spawned while it lives"
+        life = 0
+        if last is not None:
+            self.graves.append(last)
+            life = last.life + 1
+        fate = self._fate(process, life)
+        body = self.bodies[process] = _Body(fate, life)
         if fate.unborn:
-            self._in(fate.birth, lambda: self._gone(process, None, "no such program"))
+            self._in(fate.birth, lambda: self._gone(process, body, None, "no such program"))
         else:
-            self._in(fate.birth, lambda: self._born(process))
+            self._in(fate.birth, lambda: self._born(process, body))
 
-    def _born(self, process: ProcessId) -> Event | None:
-        body = self.bodies[process]
+    def _born(self, process: ProcessId, body: _Body) -> Event | None:
         if body.gone:
             return None
         body.born = self.now
         for phase, after in zip(LATER, body.fate.phases, strict=True):
             if after is not None:
-                self._in(after, lambda phase=phase: PhaseSeen(process, phase) if self.alive(process) else None)
+                self._in(after, lambda phase=phase: None if body.gone else PhaseSeen(process, phase))
         if body.fate.end is not None:
-            self._in(body.fate.end, lambda: self._end(process))
+            self._in(body.fate.end, lambda: self._ends(process, body))
         return Spawned(process, 1000 + next(self._order))
 
-    def _end(self, process: ProcessId) -> Event | None:
-        body = self.bodies[process]
+    def _ends(self, process: ProcessId, body: _Body) -> Event | None:
         if body.fate.loses_member and not body.gone:
             body.broken = True
             return MemberLost(process, "EngineCore", 2000)
-        return self._gone(process, body.fate.code, None)
+        return self._gone(process, body, body.fate.code, None)
 
-    def _gone(self, process: ProcessId, code: int | None, reason: str | None) -> Event | None:
-        body = self.bodies[process]
+    def _gone(self, process: ProcessId, body: _Body, code: int | None, reason: str | None) -> Event | None:
         if body.gone:
             return None
         body.gone, body.gone_at = True, self.now
@@ -230,7 +289,10 @@ class Life:
 
     @classmethod
     def of(
-        cls, plan: LaunchPlan, fates: Mapping[ProcessId, Fate] | None = None, policy: Policy | None = None
+        cls,
+        plan: LaunchPlan,
+        fates: Mapping[ProcessId, Fate | tuple[Fate, ...]] | None = None,
+        policy: Policy | None = None,
     ) -> "Life":
         """Return a life that has not begun."""
         return cls(Machine(plan, policy), World(plan, fates or {}))
@@ -253,6 +315,8 @@ class Life:
         """Report something now."""
         before = self.state
         self.trace.append(Beat(self.world.now, event, before))
+        if isinstance(event, Exited) and event.process in self.world.bodies:
+            self.world.bodies[event.process].gone = True  # a test may say so before the world does
         return self._do(self.machine.receive(event, self.world.now), before)
 
     def step(self, until: float = inf) -> bool:
@@ -316,14 +380,17 @@ _SHORT = st.builds(
     dying=moments(60),
 )
 _LATE = st.builds(Fate, end=st.integers(100, 400).map(float), code=st.sampled_from([0, -9]), loses_member=st.booleans())
+_HUNG = st.builds(Fate, hangs=st.integers(50, 300).map(float), recovers=st.none() | st.integers(300, 400).map(float))
 _DEAF = st.builds(Fate, works=moments(100), dying=moments(60), deaf=st.integers(0, 2))
 
-FATES: st.SearchStrategy[Fate] = st.one_of(st.just(Fate()), _WELL, _WELL, _WELL, _SLOW, _SHORT, _LATE, _DEAF)
+FATES: st.SearchStrategy[Fate] = st.one_of(st.just(Fate()), _WELL, _WELL, _WELL, _SLOW, _SHORT, _LATE, _HUNG, _DEAF)
 """Fates: most processes are well; the others are slow, short-lived or deaf, and fail in every way a process can."""
+
+_ALL_LIVES = FATES | st.lists(FATES, min_size=2, max_size=3).map(tuple)
 
 _SOME = st.integers(1, 600).map(lambda n: n / 10)
 
-POLICIES: st.SearchStrategy[Policy] = st.just(Policy()) | st.builds(
+POLICIES: st.SearchStrategy[Policy] = st.builds(Policy, restarts=st.integers(0, 3)) | st.builds(
     Policy,
     spawned_deadline=_SOME,
     loading_deadline=_SOME,
@@ -332,8 +399,20 @@ POLICIES: st.SearchStrategy[Policy] = st.just(Policy()) | st.builds(
     probe_interval=st.integers(1, 30).map(float),
     router_deadline=_SOME,
     stop_deadline=_SOME,
+    start_losses=st.sampled_from([0.0, 0.5, 1.0]),
+    suspect_deadline=_SOME,
+    sync_deadline=_SOME,
+    drain_deadline=_SOME,
+    restarts=st.integers(0, 3),
+    restart_window=st.just(3600.0) | _SOME.map(lambda s: 10 * s),
+    backoff=_SOME,
+    backoff_most=_SOME,
+    hold_share=st.sampled_from([0.3, 0.5, 1.0]),
+    hold_least=st.integers(0, 3),
+    hold_window=_SOME,
+    hold_time=_SOME,
 )
-"""Policies: the one there is, or an impatient one."""
+"""Policies: patient ones, and impatient ones."""
 
 
 @st.composite
@@ -341,9 +420,11 @@ def lives(draw: st.DrawFn) -> Life:
     """Return lives that have not begun, of all kinds of plans, fates and policies.
 
     In half of them all processes but one are well and the policy is patient: those come to serve, then may lose one.
+    What a process does in its second and third life is drawn too.
     """
     plan = draw(hand_plans())
     names = [p.id for e in plan.engines for p in e.processes] + [r.id for r in plan.routers]
     if names and draw(st.booleans()):
-        return Life.of(plan, {draw(st.sampled_from(names)): draw(FATES)})
-    return Life.of(plan, {name: draw(FATES) for name in names}, draw(POLICIES))
+        policy = Policy(restarts=draw(st.integers(0, 3)))
+        return Life.of(plan, {draw(st.sampled_from(names)): draw(_ALL_LIVES)}, policy)
+    return Life.of(plan, {name: draw(_ALL_LIVES) for name in names}, draw(POLICIES))

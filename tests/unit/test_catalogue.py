@@ -6,6 +6,12 @@ from vime_core import DEFAULT_VLLM, Catalogue, Code, Problem
 from vime_core.vllm.catalogue import Flag, read, spell, truth
 
 
+def test_lookups_follow_from_the_options() -> None:
+    """What a catalogue looks options up by is derived and cannot be given."""
+    with pytest.raises(TypeError):
+        Catalogue("0.32.0", (), None, {})
+
+
 def flag(kind: str = "str", action: str = "store", **more: object) -> Flag:
     """Return an option --x of some type."""
     given = {"nargs": None, "choices": None, "default": None, "aliases": (), "negative": None, "group": None, **more}
@@ -31,7 +37,21 @@ def flag(kind: str = "str", action: str = "store", **more: object) -> Flag:
         ("float", float("inf"), None),
         ("human_int", "64M", "64M"),
         ("human_int", "1.5k", "1.5k"),
-        ("human_int", "1Ki", "1Ki"),
+        ("human_int", "1K", "1K"),
+        ("human_int", "1Ki", None),
+        ("human_int", "1.5K", None),
+        ("human_int", "1.5", None),
+        ("human_int", "auto", None),
+        ("human_int", "9" * 400 + "k", None),
+        ("int", "9" * 5000, None),
+        ("int", "1k", None),
+        ("auto_int", "auto", "auto"),
+        ("auto_int", "AUTO", "AUTO"),
+        ("auto_int", "-1", "-1"),
+        ("auto_int", "4k", "4k"),
+        ("auto_int", "many", None),
+        ("json", '{"a": 80m, "b": "1.5K"}', '{"a": 80m, "b": "1.5K"}'),
+        ("json", '{"a": 1.5K}', None),
         ("human_int", 7, "7"),
         ("human_int", "64MB", None),
         ("str", "a b", "a b"),
@@ -100,7 +120,7 @@ def test_every_kind_of_option_is_spelled(option: Flag, value: object, tokens: tu
         (flag(nargs="+"), [], "a list, each a text"),
         (flag(nargs="+"), ["-a", "b"], "texts without a leading dash"),
         (flag("json"), "{", "JSON"),
-        (flag("human_int"), "x", "a whole number, or one such as 64M"),
+        (flag("human_int"), "x", "a whole number, or one such as 64M or 1.5k"),
     ],
 )
 def test_what_was_allowed_is_said(option: Flag, value: object, allowed: str) -> None:
@@ -150,11 +170,17 @@ def test_optional_values() -> None:
     assert read(catalogue, ["--x", "a"]) == {"x": ("a",)}
 
 
-@pytest.mark.parametrize("line", ["--pp-size 2", "word", "--max-model-len", "--dtype --seed 1"])
+@pytest.mark.parametrize("line", ["--pp-size 2", "word", "--max-model-len", "--dtype --seed 1", "half --dtype half"])
 def test_lines_that_cannot_be_read(line: str) -> None:
     """An unknown option, a stray word and a missing value are named."""
     with pytest.raises(ValueError, match=line.split(maxsplit=1)[0]):
         read(DEFAULT_VLLM, line.split())
+
+
+def test_an_option_takes_no_more_than_its_value() -> None:
+    """The word behind the value of an option that takes one is a stray word."""
+    with pytest.raises(ValueError, match="'stray'"):
+        read(DEFAULT_VLLM, ["--dtype", "half", "stray"])
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_every_spelling_belongs_to_one_option(rows: tuple[tuple[object, ...], ..
         ("--enable-prefix-caching", {"action": "boolean_optional", "negative": "--no-enable-prefix-caching"}),
         ("--headless", {"action": "store_true", "type": "bool", "default": False, "negative": None}),
         ("--kv-cache-memory-bytes", {"type": "human_int", "default": None, "group": "CacheConfig"}),
-        ("--max-model-len", {"type": "str"}),
+        ("--max-model-len", {"type": "auto_int"}),
         ("--kv-transfer-config", {"type": "json", "default": None}),
         ("--hf-overrides", {"type": "json", "default": "{}"}),
         ("--attention-config", {"type": "json", "default": "<AttentionConfig>", "aliases": ("-ac",)}),

@@ -54,7 +54,7 @@ def test_values_are_of_the_kinds_that_the_columns_allow(release: str) -> None:
     """Actions and types are the documented ones; choices hold no stand-in and no "None" that vLLM would refuse."""
     for flag in CATALOGUES[release].flags:
         assert flag.action in {"store", "append", "store_true", "store_false", "boolean_optional"}
-        assert flag.type in {"int", "float", "str", "bool", "json", "human_int"}
+        assert flag.type in {"int", "float", "str", "bool", "json", "human_int", "auto_int"}
         assert (flag.negative is not None) == (flag.action == "boolean_optional")
         assert flag.choices is None or (flag.choices and "None" not in flag.choices)
         assert "StandIn" not in str(flag.default)

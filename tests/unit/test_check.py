@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from attrs import evolve
-from tests.cases.ask import SHARED, plan
+from tests.cases.ask import SHARED, grouped, plan
 
 from vime_core import Code, Interval, LaunchPlan, problems
 from vime_core.check import value_of
@@ -15,6 +15,9 @@ WHY = Reason(Source.USER, "a change by hand")
 APART = plan({"hf_checkpoint": "m", "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8}, "3x8")
 WIDE = plan({**SHARED, "actor_num_nodes": 2, "rollout_num_gpus_per_engine": 16}, "2x8")
 PD = plan({**SHARED, "rollout_num_gpus_per_engine": 4, "prefill_num_servers": 1})
+MIXED = plan({**SHARED, "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8}, "2x8")
+_OWN = {"overrides": {"weight_transfer_config": {"backend": "nccl_m2n"}}, "num_gpus": 2, "num_gpus_per_engine": 2}
+MANY_SENDERS = plan({**grouped(_OWN, _OWN), "debug_rollout_only": False, "actor_num_gpus_per_node": 4})
 
 
 def engine(base: LaunchPlan, index: int = 0, **changes: object) -> LaunchPlan:
@@ -100,6 +103,8 @@ BROKEN = {
     "a master elsewhere": (process(WIDE, said("--master-addr", "10.0.0.9")), "default-0.0", "rank 0's host"),
     "another size": (process(APART, said("--tensor-parallel-size", "4")), "default-0.0", "--tensor-parallel-size 8"),
     "a size of one": (process(APART, said("--data-parallel-size", "1")), "default-0.0", "--data-parallel-size None"),
+    "a url before the head's": (engine(APART, url="http://0.0.0.0:1"), "default-0", "the http port of its head"),
+    "a url behind the head's": (engine(APART, url="http://9.0.0.0:1"), "default-0", "the http port of its head"),
     "another seed": (process(WIDE, said("--seed", "1"), rank=1), "default-0.1", "--seed 1234 on every rank"),
     "no seed": (process(APART, said("--seed", None)), "default-0.0", "--seed 1234"),
     "other GPUs visible": (process(APART, sees("0")), "default-0.0", "0,1,2,3,4,5,6,7"),
@@ -120,6 +125,11 @@ BROKEN = {
         process(APART, lambda p: evolve(p, node=FIRST.node, address=FIRST.address), index=1),
         "default-1.0",
         "a GPU that default-0.0 does not hold",
+    ),
+    "an engine half on the trainer's GPUs": (
+        evolve(MIXED, trainer_slots=4),
+        "default-0",
+        "wholly on the trainer's slots or off them",
     ),
     "a port nobody mentions": (
         process(APART, said("--port", "1")),
@@ -182,12 +192,17 @@ BROKEN = {
         "one trainer rank for every GPU",
     ),
     "handles and a group rank": (sync(PD, 0, rank_offset=1), "weight_sync.default", "no group rank"),
+    "two groups of a model": (
+        evolve(APART, weight_sync=APART.weight_sync * 2),
+        "weight_sync.default",
+        "one for each model",
+    ),
     "a world": (sync(APART, world_size=18), "weight_sync.default", "world 17"),
     "a member lost": (sync(PD, 0, transport=Transport.NCCL, rank_offset=1), "weight_sync.default", "world 5"),
 }
 
 
-@pytest.mark.parametrize("base", [APART, WIDE, PD], ids=["apart", "wide", "pd"])
+@pytest.mark.parametrize("base", [APART, WIDE, PD, MIXED, MANY_SENDERS], ids=["apart", "wide", "pd", "mixed", "many"])
 def test_a_sound_plan_breaks_nothing(base: LaunchPlan) -> None:
     """Plans as the planner makes them keep every law."""
     assert problems(base) == ()

@@ -38,6 +38,19 @@ def test_short_forms_that_are_none(text: str) -> None:
     assert refusals(text) == [(Code.CLUSTER_SHAPE, "cluster")]
 
 
+def test_how_large_a_cluster_may_be() -> None:
+    """The refusal of a size that no cluster has says how far sizes go."""
+    with pytest.raises(PlanRefused) as refused:
+        Cluster.parse("257x4096")
+    assert [p.allowed for p in refused.value.problems] == ["from 1x1 to 1048576 GPUs, 4096 a host"]
+
+
+def test_slots_follow_from_hosts() -> None:
+    """Slots are derived and cannot be given."""
+    with pytest.raises(TypeError):
+        Cluster((), None, ())
+
+
 def test_slots_in_order_of_hosts_then_of_gpu_numbers() -> None:
     """Slots follow the hosts as listed and GPU ids as numbers, so 10 comes after 9; UUIDs keep their order."""
     cluster = Cluster.parse(

@@ -1,7 +1,7 @@
 """Combinations of options that vLLM refuses or ignores: the smallest group that breaks each rule, and one that fits."""
 
 import pytest
-from tests.cases.ask import ALONE, grouped, plan, refusal
+from tests.cases.ask import ALONE, grouped, plan, processes, refusal
 
 from vime_adapters.arguments import load_catalogue
 from vime_core import Cluster, Code, ModelFacts, PlanRefused, make_plan
@@ -13,6 +13,12 @@ OFFLOAD = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
 REPLAY = {"use_rollout_routing_replay": True}
 ASKED = {"vllm_enable_return_routed_experts": True}
 PCP = {"vllm_prefill_context_parallel_size": 2}
+TWO = {"vllm_data_parallel_size": 2}
+EXTERNAL = {**TWO, "vllm_data_parallel_external_lb": True}
+HYBRID = {"vllm_data_parallel_size": 4, "vllm_data_parallel_hybrid_lb": True, "num_gpus_per_node": 4}
+SPREAD = {"num_gpus_per_node": 2}
+ELASTIC = {"vllm_enable_elastic_ep": True, "vllm_enable_eplb": True, "vllm_enable_expert_parallel": True}
+MOONCAKE = {"kv_connector": "MooncakeConnector", "kv_role": "kv_both"}
 UCX = {**NIXL, "kv_connector_extra_config": {"backends": ["UCX"]}}
 GDS = {**NIXL, "kv_connector_extra_config": {"backends": ["UCX", "GDS"]}}
 
@@ -40,9 +46,16 @@ def _plan(given: dict[str, object], moe: bool | None, version: str, heads: int |
         ("fault_tolerance", {"vllm_enable_fault_tolerance": True}, None, "0.32.0", None),
         ("fault_tolerance", {"vllm_fault_tolerance_config": "{}"}, None, "0.32.0", None),
         ("eplb_without_experts", {"vllm_enable_eplb": True}, True, "0.32.0", None),
+        (
+            "eplb_without_experts",
+            {"rollout_num_gpus_per_engine": 1, "vllm_enable_eplb": True, "vllm_enable_expert_parallel": True},
+            True,
+            "0.32.0",
+            None,
+        ),
         ("elastic_without_eplb", {"vllm_enable_elastic_ep": True}, True, "0.32.0", None),
         ("dcp_sizes", {"vllm_decode_context_parallel_size": 3}, None, "0.32.0", None),
-        ("dcp_sizes", {"vllm_decode_context_parallel_size": 0}, None, "0.32.0", None),
+        ("dcp_sizes", {"vllm_decode_context_parallel_size": 0}, None, "0.31.0", None),
         ("dcp_sizes", {**PCP, "vllm_decode_context_parallel_size": 4}, None, "0.32.0", None),
         ("dcp_heads", {"vllm_decode_context_parallel_size": 4}, None, "0.32.0", 4),
         ("dcp_nixl", {"vllm_decode_context_parallel_size": 4, "vllm_kv_transfer_config": NIXL}, None, "0.32.0", None),
@@ -60,6 +73,23 @@ def _plan(given: dict[str, object], moe: bool | None, version: str, heads: int |
             None,
         ),
         ("kv_addresses", {"vllm_kv_transfer_config": {**NIXL, "kv_ip": "10.0.0.1"}}, None, "0.32.0", None),
+        ("fault_tolerance", {**TWO, "vllm_enable_fault_tolerance": True}, True, "0.32.0", None),
+        (
+            "fault_tolerance_servers",
+            {**EXTERNAL, "vllm_enable_fault_tolerance": True, "vllm_api_server_count": 2},
+            True,
+            "0.32.0",
+            None,
+        ),
+        ("elastic_balance", {**EXTERNAL, **ELASTIC}, True, "0.32.0", None),
+        ("elastic_balance", {**ELASTIC, **HYBRID}, True, "0.33.0", None),
+        (
+            "mooncake_replica_over_hosts",
+            {**EXTERNAL, **SPREAD, "vllm_kv_transfer_config": MOONCAKE},
+            True,
+            "0.32.0",
+            None,
+        ),
     ],
 )
 def test_refused(name: str, given: dict[str, object], moe: bool | None, version: str, heads: int | None) -> None:
@@ -78,7 +108,14 @@ def test_refused(name: str, given: dict[str, object], moe: bool | None, version:
         ({**REPLAY, "vllm_pipeline_parallel_size": 2}, True, "0.29.0", None),
         ({**REPLAY, "vllm_enable_return_routed_experts": False}, False, "0.32.0", None),
         ({"vllm_enable_eplb": True, "vllm_enable_expert_parallel": True}, True, "0.32.0", None),
+        (
+            {"vllm_enable_elastic_ep": True, "vllm_enable_eplb": True, "vllm_enable_expert_parallel": True},
+            True,
+            "0.32.0",
+            None,
+        ),
         ({"vllm_decode_context_parallel_size": 2}, None, "0.32.0", 4),
+        ({**PCP, "vllm_decode_context_parallel_size": 4}, None, "0.31.0", None),
         ({"vllm_prefill_context_parallel_size": 2, "vllm_decode_context_parallel_size": 2}, None, "0.32.0", None),
         ({"vllm_decode_context_parallel_size": 8, "vllm_kv_transfer_config": NIXL}, None, "0.32.0", None),
         ({"vllm_numa_bind": True, "vllm_numa_bind_nodes": [0]}, None, "0.32.0", None),
@@ -87,11 +124,28 @@ def test_refused(name: str, given: dict[str, object], moe: bool | None, version:
         ({"offload_rollout": True, "vllm_kv_transfer_config": UCX}, None, "0.33.0", None),
         ({"vllm_kv_transfer_config": {**NIXL, "kv_ip": "10.0.0.1"}}, None, "0.31.0", None),
         ({"vllm_kv_transfer_config": "[]"}, None, "0.32.0", None),
+        ({**EXTERNAL, "vllm_enable_fault_tolerance": True}, True, "0.32.0", None),
+        ({**EXTERNAL, **ELASTIC}, True, "0.33.0", None),
+        ({**EXTERNAL, "vllm_kv_transfer_config": MOONCAKE}, True, "0.32.0", None),
+        (
+            {**EXTERNAL, **SPREAD, "vllm_kv_transfer_config": {**MOONCAKE, "kv_role": "kv_consumer"}},
+            True,
+            "0.32.0",
+            None,
+        ),
     ],
 )
 def test_accepted(given: dict[str, object], moe: bool | None, version: str, heads: int | None) -> None:
     """What fits, or belongs to a release without the rule, is planned."""
     assert len(_plan(given, moe, version, heads).engines) == 1
+
+
+def test_the_place_is_the_first_of_what_is_combined() -> None:
+    """A combination is refused at the option that the rule names first."""
+    given = {"vllm_decode_context_parallel_size": 4, "vllm_kv_transfer_config": NIXL}
+    with pytest.raises(PlanRefused) as refused:
+        _plan(given, None, "0.32.0")
+    assert [p.where for p in refused.value.problems] == ["vllm_decode_context_parallel_size"]
 
 
 def test_latent_attention_has_no_heads_to_share() -> None:
@@ -113,6 +167,43 @@ def test_a_group_is_named_where_nothing_was_given() -> None:
     (problem,) = refusal(args, moe=False)
     assert problem.where == "vllm_config.vllm[0].server_groups[0]"
     assert problem.found.startswith("use_rollout_routing_replay")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"vllm_decode_context_parallel_size": 3}, {**ASKED, "vllm_decode_context_parallel_size": 2}],
+)
+def test_only_what_was_given_is_found(given: dict[str, object]) -> None:
+    """The trainer's routing replay is named only where it is what asks for replay."""
+    with pytest.raises(PlanRefused) as refused:
+        _plan(given, True, "0.32.0")
+    (problem,) = refused.value.problems
+    assert problem.found == " with ".join(f"{k} {v}" for k, v in given.items()) + " (rollout_num_gpus)"
+
+
+def test_a_frozen_model_beside_the_one_that_is_replayed() -> None:
+    """Routing replay is for the trained model: a frozen dense one gets no flag and no refusal, and a note says so."""
+    models = [
+        {"name": name, "model_path": path, "server_groups": [{"worker_type": "regular", "num_gpus": 8}]}
+        for name, path in (("actor", "m"), ("judge", "dense"))
+    ]
+    args = {**ALONE, **REPLAY, "rollout_num_gpus_per_engine": 8, "vllm_config": {"vllm": models}}
+    facts = {"m": ModelFacts(moe=True), "dense": ModelFacts(moe=False)}
+    found = make_plan(args, Cluster.uniform(2, 8), models=facts)
+    assert ["--enable-return-routed-experts" in p.argv for p in processes(found)] == [True, False]
+    assert [(n.where, n.text) for n in found.notes if n.code == "not_applied"] == [
+        (
+            "use_rollout_routing_replay",
+            "judge is frozen and does without: routing is replayed for the model that is trained",
+        )
+    ]
+    models[1]["server_groups"][0]["overrides"] = {"enable_return_routed_experts": True}
+    with pytest.raises(PlanRefused) as refused:
+        make_plan(args, Cluster.uniform(2, 8), models=facts)
+    assert [p.code for p in refused.value.problems] == [Code.COMBINATION]
+    models[1].update(update_weights=True, server_groups=[{"worker_type": "regular", "num_gpus": 8}])
+    with pytest.raises(PlanRefused, match="replay for models with experts alone"):
+        make_plan(args, Cluster.uniform(2, 8), models=facts)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,16 @@ import pytest
 from tests.cases.ask import ALONE, SHARED, env, grouped, plan, refused
 
 from vime_core import Code
-from vime_core.connectors import MOONCAKE, NIXL, configs_of, connector_of, default_config, json_value, unregistered
+from vime_core.connectors import (
+    MOONCAKE,
+    NIXL,
+    configs_of,
+    connector_of,
+    default_config,
+    json_value,
+    listens,
+    unregistered,
+)
 from vime_core.plan import Role
 
 PD = {**SHARED, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1}
@@ -125,6 +134,8 @@ def test_mooncake_consumers_do_not_listen() -> None:
     assert ports[1] is None
     regular = {**ALONE, "rollout_num_gpus": 1, "vllm_kv_transfer_config": _mooncake("kv_both")}
     assert "VLLM_MOONCAKE_BOOTSTRAP_PORT" in env(plan(regular).engines[0].processes[0])
+    served = {role: listens(_mooncake(role), Role.REGULAR) for role in ("kv_both", "kv_producer", "kv_consumer")}
+    assert served == {"kv_both": True, "kv_producer": True, "kv_consumer": False}
 
 
 def _multi(*children: object, **more: object) -> dict[str, object]:
@@ -162,13 +173,11 @@ def test_children_cannot_share_an_id() -> None:
     assert refused(args) == [(Code.DUPLICATE, "vllm_kv_transfer_config")]
 
 
-def test_moriio_is_told_to_the_router() -> None:
-    """The router speaks MoRIIO when the engines do; its ports are those of the user's configuration."""
+def test_moriio_behind_a_router_is_refused() -> None:
+    """A router would end at its start over MoRIIO engines that it is told of; the plan is refused instead."""
     config = {"kv_connector": "MoRIIOConnector", "kv_role": "kv_producer"}
-    found = plan(_pd(config, {**config, "kv_role": "kv_consumer"}))
-    argv = found.routers[0].argv
-    assert argv[argv.index("--kv-connector") + 1] == "moriio"
-    assert {use.name for e in found.engines for use in e.processes[0].ports} == {"http", "scan"}
+    refusal = refused(_pd(config, {**config, "kv_role": "kv_consumer"}))
+    assert [code for code, _ in refusal] == [Code.NOT_SUPPORTED]
 
 
 @pytest.mark.parametrize(
@@ -196,6 +205,7 @@ def test_connectors_that_vllm_cannot_find(config: object, found: object) -> None
         ({"enable_kv_cache_events": True}, True),
         ('{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:6000"}', True),
         ({"enable_kv_cache_events": True, "endpoint": "tcp://10.0.0.9:6000", "replay_endpoint": "tcp://*:7000"}, True),
+        ({"enable_kv_cache_events": True, "endpoint": "ipc://*", "replay_endpoint": "tcp://*:7000"}, True),
         ({"enable_kv_cache_events": True, "endpoint": "tcp://10.0.0.9:6000"}, False),
         ({"enable_kv_cache_events": True, "endpoint": "tcp://*:0"}, False),
         ({"enable_kv_cache_events": True, "endpoint": "ipc://*"}, False),

@@ -157,3 +157,18 @@ def test_without_metadata_for_vllm_the_command_says_what_to_install() -> None:
 def test_this_installation_has_no_known_fault() -> None:
     """The check that ends `make setup` finds nothing to say about the environment the tests run in."""
     assert cpu_check.metadata_problems() == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "before", "after"),
+    [
+        (["serve", "m", "--enforce-eager"], {}, {"TORCHDYNAMO_DISABLE": "1"}),
+        (["serve", "m"], {}, {}),
+        (["serve", "m", "--enforce-eager"], {"TORCHDYNAMO_DISABLE": "0"}, {"TORCHDYNAMO_DISABLE": "0"}),
+    ],
+)
+def test_an_eager_engine_compiles_nothing(argv: list, before: dict, after: dict) -> None:
+    """An engine that is to run eagerly is kept from compiling helpers, unless the user decided otherwise."""
+    environ = dict(before)
+    assert cpu.stay_eager(argv, environ) is (before != after)
+    assert environ == after

@@ -7,7 +7,8 @@ from tests.strategies.pairs import dealt_anew
 from tests.strategies.plans import Shape, hand_plan
 
 from vime_core import Code, Interval, LaunchPlan, PlanRefused
-from vime_core.diff import Action, Change, Kind, Part, Step, diff
+from vime_core.diff import Action, Change, Kind, Part, Step, changed_to, diff
+from vime_core.diff.running import Change as RunningChange
 from vime_core.plan import Process, Role, Transport
 
 ONE = {**ALONE, "rollout_num_gpus": 2}
@@ -208,6 +209,8 @@ def test_a_pd_router_is_replaced() -> None:
     (router,) = found.routers
     assert (router.kind, router.changes, router.leave, router.join) == (Kind.RESTART, (), (), ())
     assert "default-0 restarts" in router.why
+    both = diff(PD, engine(process(PD, args=PD.engines[0].processes[0].args[:-1]), 1, seed=99))
+    assert "default-0 restarts" in both.routers[0].why
     assert [(s.action, s.name) for s in found.steps] == [
         (Action.REMOVE, "router-default"),
         (Action.REMOVE, "default-0"),
@@ -266,6 +269,8 @@ def test_models_that_come_and_go() -> None:
         "register router-judge judge-2 judge-3",
     ]
     assert steps(two, one) == ["remove router-judge", "remove judge-2", "remove judge-3"]
+    assert not diff(one, two).same
+    assert not diff(two, one).same
 
 
 def test_engines_that_somebody_else_runs() -> None:
@@ -292,8 +297,11 @@ def test_an_engine_that_somebody_else_replaced() -> None:
 
 
 def test_engines_that_change_hands() -> None:
-    """An engine that was ours is only ended, one that becomes ours only started."""
+    """An engine that was ours is only ended, one that becomes ours only started; neither changes while it runs."""
     foreign = engine(SOLO, processes=())
+    assert {diff(*pair).engines[0].why.partition(":")[0] for pair in ((SOLO, foreign), (foreign, SOLO))} == {
+        "fixed while it runs"
+    }
     go, come = "deregister router-default default-0", "register router-default default-0"
     assert steps(SOLO, foreign) == [go, "remove default-0", come]
     assert steps(foreign, SOLO) == [go, "create default-0", come]
@@ -341,3 +349,52 @@ def test_ranks_of_one_engine_in_the_start_order() -> None:
     wide = hand_plan(Shape("a", nnodes=2), edges=(("a-0.0", "a-0.1"), ("x", "a-0.0")))
     empty = evolve(wide, engines=(), routers=(), start_order=())
     assert Step(Action.CREATE, Part.ENGINE, "a-0") in diff(empty, wide).steps
+
+
+class TestChangedTo:
+    """How a fleet that runs becomes another plan."""
+
+    def test_grow_and_shrink(self):
+        """What only one of the plans has comes or leaves; nothing else happens to anybody."""
+        assert changed_to(TWO, THREE) == RunningChange((), ("default-2",), ())
+        assert changed_to(THREE, TWO) == RunningChange(("default-2",), (), ())
+        assert changed_to(TWO, TWO) == RunningChange((), (), ())
+
+    def test_change_in_place(self):
+        """An engine whose places nobody else wants is started again where it is."""
+        other = process(TWO, args=TWO.engines[0].processes[0].args[:-1])
+        assert changed_to(TWO, other) == RunningChange((), (), ("default-0",))
+
+    def test_who_is_in_the_way_leaves_first(self):
+        """Engines that swap their GPUs both leave before either is started again."""
+        one, two = (e.processes[0] for e in TWO.engines)
+        swapped = engine(process(TWO, gpus=two.gpus, node=two.node), 1, processes=(evolve(two, gpus=one.gpus),))
+        swapped = engine(swapped, 1, processes=(evolve(two, gpus=one.gpus, node=one.node),))
+        both = ("default-0", "default-1")
+        assert changed_to(TWO, swapped) == RunningChange(both, both, ())
+
+    def test_members_of_a_prefill_decode_router(self):
+        """Its pool may change: it is replaced for that."""
+        three = plan({**SHARED, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1})
+        found = changed_to(PD, three)
+        assert (found.leave, found.add) == (
+            ("default-0", "default-1"),
+            ("default-0", "default-1", "default-2", "default-3"),
+        )
+
+    @pytest.mark.parametrize(
+        ("now", "then", "where"),
+        [
+            (TWO, plan({**SHARED, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1}), "router-default"),
+            (PD, evolve(PD, routers=(evolve(PD.routers[0], url="http://10.0.0.1:1"),)), "router-default"),
+            (TWO, evolve(TWO, vllm_version="0.31.0"), "vllm_version"),
+            (FOREIGN, engine(FOREIGN, 1, url="http://10.1.1.9:8000"), "default-1"),
+        ],
+        ids=["mode", "router", "release", "external engine"],
+    )
+    def test_what_a_running_fleet_cannot_become(self, now, then, where):
+        """Other fixed members, another release and other external engines are refused by name."""
+        with pytest.raises(PlanRefused) as refused:
+            changed_to(now, then)
+        assert Code.NOT_SUPPORTED in {problem.code for problem in refused.value.problems}
+        assert where in {problem.where for problem in refused.value.problems}

@@ -3,7 +3,8 @@
 import pytest
 from tests.cases.ask import ALONE, SHARED, env, grouped, plan, processes
 
-from vime_core.plan import Source
+from vime_core.plan import Reason, Source
+from vime_core.rules import EnvRule
 
 HOSTS = [{"name": n, "address": f"10.0.0.{i}", "gpus": 8, "interface": f"eth{i}"} for i, n in enumerate("ab", 1)]
 WIDE = {**ALONE, "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 16}
@@ -42,6 +43,79 @@ def test_cumem_by_hardware(hardware: str | None, value: str | None) -> None:
     assert ("OMP_NUM_THREADS" in overlay) is (hardware == "cpu")
 
 
+@pytest.mark.parametrize(
+    ("hardware", "per_engine", "values"),
+    [
+        ("h100", 16, ["0", "0"]),
+        ("h200", 16, ["0", "0"]),
+        ("h100", 8, [None, None]),
+        ("a100", 16, [None, None]),
+        ("gb200", 16, [None, None]),
+        (None, 16, [None, None]),
+    ],
+)
+def test_nvlink_sharp_over_hosts(hardware: str | None, per_engine: int, values: list[str | None]) -> None:
+    """NVLink SHARP is off for engines that span Hopper hosts, where NCCL fails to set it up; others keep it."""
+    args = {**WIDE, "rollout_num_gpus_per_engine": per_engine}
+    found = plan(args, {"nodes": HOSTS, "hardware": hardware})
+    assert [env(p).get("NCCL_NVLS_ENABLE") for p in processes(found)] == values
+
+
+def test_nvlink_sharp_is_a_matter_of_each_engine() -> None:
+    """Of two engines of one group, on two hosts and on one, the first alone has it off; both run as two processes."""
+    nodes = [{**host, "gpus": gpus} for host, gpus in zip(HOSTS, (4, 12), strict=True)]
+    args = {**ALONE, "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8, "num_gpus_per_node": 4}
+    found = plan(args, {"nodes": nodes, "hardware": "h100"})
+    assert [env(p).get("NCCL_NVLS_ENABLE") for p in processes(found)] == ["0", "0", None, None]
+
+
+def test_a_user_may_want_nvlink_sharp() -> None:
+    """The user's own value wins over the rule, and both are shown."""
+    group = {"num_gpus": 16, "num_gpus_per_engine": 16, "env": {"NCCL_NVLS_ENABLE": 1}}
+    found = plan(grouped(group), {"nodes": HOSTS, "hardware": "h100"})
+    assert {env(p)["NCCL_NVLS_ENABLE"] for p in processes(found)} == {"1"}
+    (note,) = (n for n in found.notes if n.code == "overridden")
+    assert note.text.startswith("NCCL_NVLS_ENABLE=0 (NVLink SHARP ends at the host")
+
+
+@pytest.mark.parametrize(
+    ("more", "hardware", "said"),
+    [
+        ({}, "gb200", True),
+        ({}, "h100", False),
+        ({"vllm_enable_expert_parallel": False}, "gb200", False),
+        ({"rollout_num_gpus_per_engine": 8}, "gb200", False),
+    ],
+)
+def test_racks_are_a_matter_of_the_user(more: dict[str, object], hardware: str, said: bool) -> None:
+    """Experts over several GB200 hosts come with a note about racks, since no fact tells which host is in which."""
+    args = {**WIDE, "vllm_enable_expert_parallel": True, **more}
+    found = plan(args, {"nodes": HOSTS, "hardware": hardware}, moe=True)
+    assert any(n.code == "gb200_racks" for n in found.notes) is said
+    assert all("NCCL_PXN_DISABLE" not in env(p) for p in processes(found))
+
+
+def test_who_settled_pxn_is_told_nothing() -> None:
+    """A group that sets PXN either way gets its value and no note."""
+    group = {"num_gpus": 16, "num_gpus_per_engine": 16, "env": {"NCCL_PXN_DISABLE": 1}}
+    args = grouped(group, vllm_enable_expert_parallel=True)
+    found = plan(args, {"nodes": HOSTS, "hardware": "gb200"}, moe=True)
+    assert not any(n.code == "gb200_racks" for n in found.notes)
+    assert {env(p)["NCCL_PXN_DISABLE"] for p in processes(found)} == {"1"}
+
+
+def test_hardware_rules_have_their_releases() -> None:
+    """A rule holds from its first release on, until the one that no longer asks for it."""
+    rule = EnvRule("X", "1", Reason(Source.HARDWARE, "why"), since="0.30.0", until="0.32.0")
+    assert [rule.applies(v, False) for v in ("0.18.0", "0.29.0", "0.30.0", "0.31.2", "0.32.0")] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "RANK", "WORLD_SIZE", "MASTER_ADDR"])
 def test_what_a_trainer_leaves_behind_is_removed(name: str) -> None:
     """Variables of the trainer's own launch are unset for engines."""
@@ -55,6 +129,8 @@ def test_control_endpoints_where_they_are_needed() -> None:
     two_hosts = {**SHARED, "actor_num_nodes": 2, "rollout_num_gpus_per_engine": 16}
     assert ["VLLM_SERVER_DEV_MODE" in env(p) for p in processes(plan(two_hosts, "2x8"))] == [True, False]
     assert "VLLM_SERVER_DEV_MODE" not in env(processes(plan(WIDE, "2x8"))[0])
+    smallest = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 1, "rollout_num_gpus": 1}
+    assert env(processes(plan(smallest, "1x2"))[0])["VLLM_SERVER_DEV_MODE"] == "1"
     assert env(processes(plan({**WIDE, "offload_rollout": True}, "2x8"))[0])["VLLM_SERVER_DEV_MODE"] == "1"
 
 

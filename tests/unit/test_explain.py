@@ -6,7 +6,7 @@ from tests.cases.ask import ALONE, SHARED, grouped, plan, processes
 
 from vime_core import Code, LaunchPlan, PlanRefused
 from vime_core.explain import About, Line, Question, explain
-from vime_core.plan import Source, Transport
+from vime_core.plan import Note, Source, Transport
 
 APART = plan({"hf_checkpoint": "m", "rollout_num_gpus": 16, "rollout_num_gpus_per_engine": 8, "seed": 7}, "3x8")
 PD = plan({**SHARED, "rollout_num_gpus_per_engine": 4, "prefill_num_servers": 1})
@@ -189,6 +189,13 @@ def test_notes_are_told_where_they_matter() -> None:
     assert notes(PD, flag="seed") == []
 
 
+def test_notes_of_one_flag_alone() -> None:
+    """A note about a flag that no engine has is told of the plan, though its reason is that of another flag."""
+    reason = one(FREE, "--seed", engine="default-0").sentence
+    found = evolve(FREE, notes=(Note("set_for_you", "max_model_len", f"max_model_len 8: {reason}"),))
+    assert notes(found) == [("plan", "max_model_len")]
+
+
 def test_notes_on_entries() -> None:
     """A note about an entry that the user set against the planner is told with that entry."""
     given = {"num_gpus": 1, "num_gpus_per_engine": 1, "env": {"VLLM_BATCH_INVARIANT": "0"}}
@@ -201,7 +208,7 @@ def test_notes_on_entries() -> None:
 def test_notes_on_models_and_plans() -> None:
     """A note about a model or its path is told by its engines; one about no part is told of the plan."""
     unknown = plan({**ALONE, "rollout_num_gpus": 2, "vllm_data_parallel_size": 2, "rollout_num_gpus_per_engine": 2})
-    assert notes(unknown) == [("default-0", "m")]
+    assert notes(unknown) == [("default-0", "m"), ("default-0", "vllm_data_parallel_size")]
     cluster = {"nodes": [{"name": "h", "address": "127.0.0.1", "gpus": 2}], "hardware": "cpu"}
     cpu = plan({**SHARED, "actor_num_gpus_per_node": 2}, cluster)
     assert notes(cpu) == [("default-0", "default"), ("default-1", "default")]

@@ -47,6 +47,17 @@ def test_by_disk_they_join_no_group() -> None:
     assert [(m.transport.value, m.rank_offset) for m in found.weight_sync[0].engines] == [("disk", None)] * 2
 
 
+def test_sizes_of_our_hosts_do_not_matter() -> None:
+    """What is said of the GPUs of our hosts is not held against engines that are not on them."""
+    assert len(plan({**ARGS, "num_gpus_per_node": 16}).engines) == 2
+
+
+def test_the_first_and_the_last_port() -> None:
+    """Ports are 1 to 65535."""
+    urls = [e.url for e in plan({**ARGS, "rollout_external_engine_addrs": ["h:1", "h:65535"]}).engines]
+    assert urls == ["http://h:1", "http://h:65535"]
+
+
 @pytest.mark.parametrize("given", ["10.1.1.1:8000,10.1.1.2:8000", ["http://10.1.1.1:8000/", "10.1.1.2:8000"]])
 def test_spellings(given: object) -> None:
     """One text with commas and a list with schemes name the same engines."""
@@ -54,7 +65,7 @@ def test_spellings(given: object) -> None:
     assert urls == ["http://10.1.1.1:8000", "http://10.1.1.2:8000"]
 
 
-@pytest.mark.parametrize("bad", ["10.1.1.1", "10.1.1.1:0", ":8000", "a b:8000", "10.1.1.1:99999", "x:y", 7, None])
+@pytest.mark.parametrize("bad", ["10.1.1.1", "10.1.1.1:0", ":8000", "a b:8000", "10.1.1.1:65536", "x:y", 7, None])
 def test_bad_addresses_are_named(bad: object) -> None:
     """An address that is no host:port is refused at its place in the list."""
     args = {**ARGS, "rollout_external_engine_addrs": ["10.1.1.1:8000", bad]}

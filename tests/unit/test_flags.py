@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from tests.cases.ask import ALONE, refusal
 
 from vime_core import DEFAULT_ROUTER, DEFAULT_VLLM, Code, PlanRefused
 from vime_core.flags import from_flags
@@ -62,6 +63,66 @@ def test_flags_of_the_trainer(line: str, arguments: dict[str, object]) -> None:
 def test_flags_for_vllm_and_the_router(line: str, arguments: dict[str, object]) -> None:
     """Forwarded flags are read as the release's parser reads them, and named after what they fill."""
     assert read(line) == arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("--vllm-compilation-config.mode 3", {"vllm_compilation_config": {"mode": 3}}),
+        ("--vllm-compilation_config.mode=3", {"vllm_compilation_config": {"mode": 3}}),
+        ("--vllm_compilation_config.mode 3", {"vllm_compilation_config": {"mode": 3}}),
+        ("--vllm-cc.mode 3 --vllm-compilation-config.a.b x", {"vllm_compilation_config": {"mode": 3, "a": {"b": "x"}}}),
+        ("--vllm-kv-transfer-config.kv_connector X", {"vllm_kv_transfer_config": {"kv_connector": "X"}}),
+        ("--vllm-hf-overrides.a true --vllm-hf-overrides.b -1", {"vllm_hf_overrides": {"a": True, "b": -1}}),
+        ("--vllm-hf-overrides.a 5k --vllm-hf-overrides.b 2K", {"vllm_hf_overrides": {"a": 5000, "b": 2048}}),
+        ("--vllm-hf-overrides.a 1_000 --vllm-hf-overrides.b 1_x", {"vllm_hf_overrides": {"a": 1000, "b": "1_x"}}),
+        ("--vllm-hf-overrides.a+ x --vllm-hf-overrides.a+=y,z", {"vllm_hf_overrides": {"a": ["x", "y", "z"]}}),
+        ("--vllm-hf-overrides.a [1] --vllm-hf-overrides.a+ z", {"vllm_hf_overrides": {"a": [1, "z"]}}),
+        ("--vllm-hf-overrides.a 1 --vllm-hf-overrides.a 2", {"vllm_hf_overrides": {"a": 2}}),
+        ("--vllm-hf-overrides.a 1 --vllm-hf-overrides.a.b 2", {"vllm_hf_overrides": {"a": {"b": 2}}}),
+        ("--vllm-hf-overrides.a.b 1 --vllm-hf-overrides.a.c 2", {"vllm_hf_overrides": {"a": {"b": 1, "c": 2}}}),
+        ("--vllm-O3", {"vllm_optimization_level": "3"}),
+        ("--vllm-O 3", {"vllm_optimization_level": "3"}),
+        ("--vllm-O=0", {"vllm_optimization_level": "0"}),
+        ("--vllm-compilation-confg.mode 3", {"vllm_compilation_confg.mode": "3"}),
+        ("--vllm-max-model-len.x 3", {"vllm_max_model_len.x": "3"}),
+        ("--no-vllm-hf-overrides.a 3", {"vllm_hf_overrides.a": "3"}),
+    ],
+)
+def test_json_options_key_by_key(line: str, arguments: dict[str, object]) -> None:
+    """Keys of a JSON option are put together as vLLM puts them; keys of anything else are an argument of that name."""
+    assert read(line) == arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "where"),
+    [
+        ("--vllm-hf-overrides.a", Code.VALUE, "--vllm-hf-overrides.a"),
+        ("--vllm-hf-overrides.a 1 2", Code.VALUE, "--vllm-hf-overrides.a"),
+        ("--vllm-hf-overrides {} --vllm-hf-overrides.a 1", Code.EXCLUSIVE, "vllm_hf_overrides"),
+        ("--vllm-hf-overrides.a 1 --vllm-hf-overrides {}", Code.EXCLUSIVE, "vllm_hf_overrides"),
+        ("--vllm-O 1 2", Code.VALUE, "--vllm-O"),
+    ],
+)
+def test_json_options_given_badly(line: str, code: Code, where: str) -> None:
+    """A key takes one value, and an option is given whole or by its keys: of both vLLM would drop the whole."""
+    with pytest.raises(PlanRefused) as refused:
+        read(line)
+    assert [(p.code, p.where) for p in refused.value.problems] == [(code, where)]
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("--vllm-compilation-confg.mode 3", "did you mean vllm_compilation_config?"),
+        ("--vllm-max-model-len.x 3", "vllm_max_model_len, which has no keys"),
+        ("--no-vllm-hf-overrides.a 3", "a mapping under vllm_hf_overrides"),
+    ],
+)
+def test_keys_of_what_has_none(line: str, allowed: str) -> None:
+    """Keys of an option that is misspelt, or that is no JSON, are refused with what was probably meant."""
+    (problem,) = refusal({**ALONE, "rollout_num_gpus": 1, **read(line)})
+    assert (problem.code, problem.allowed) == (Code.UNKNOWN_ARGUMENT, allowed)
 
 
 @pytest.mark.parametrize(

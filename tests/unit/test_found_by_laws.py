@@ -138,3 +138,30 @@ def test_a_checked_plan_has_no_gpu_twice_in_a_process():
     env = tuple(evolve(v, value="1,1") if v.name == "CUDA_VISIBLE_DEVICES" else v for v in process.env)
     twice = evolve(engine, processes=(evolve(process, gpus=("1", "1"), env=env),))
     assert "each GPU once" in {p.allowed for p in problems(evolve(plan, engines=(twice,)))}
+
+
+@pytest.mark.parametrize("name", ["colocate", "debug_train_only"])
+def test_a_switch_that_cannot_be_read_is_one_problem(name: str):
+    """Where the switch that makes rollout_num_gpus needless cannot be read, it alone is refused."""
+    assert codes({"hf_checkpoint": "m", name: "maybe"}) == [(Code.VALUE, name)]
+    assert codes({"hf_checkpoint": "m"}) == [(Code.REQUIRED, "rollout_num_gpus")]
+
+
+def test_an_option_whose_name_begins_another():
+    """Options of which one name begins the other are applied apart, each with its own reason."""
+    args = {**ALONE, "vllm_reasoning_parser": "", "vllm_reasoning_parser_plugin": ""}
+    told = {a.tokens[0]: a.reason.text for a in make_plan(args, Cluster.uniform(1, 8)).engines[0].processes[0].args}
+    assert told["--reasoning-parser"] == "given as vllm_reasoning_parser"
+    assert told["--reasoning-parser-plugin"] == "given as vllm_reasoning_parser_plugin"
+
+
+def test_engines_that_do_not_fit_together_come_before_a_trainer_that_does_not_fit():
+    """Topology refuses before placement: sides of 3 and 2 GPUs are said, and the trainer's size not yet."""
+    sides = [{"worker_type": r, "num_gpus": n, "num_gpus_per_engine": n} for r, n in (("prefill", 3), ("decode", 2))]
+    args = {
+        "hf_checkpoint": "m",
+        "actor_num_gpus_per_node": 9,
+        "rollout_num_gpus": 5,
+        "vllm_config": {"vllm": [{"name": "a", "server_groups": sides}]},
+    }
+    assert {code for code, _ in codes(args)} == {Code.PD_GEOMETRY}

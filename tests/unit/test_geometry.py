@@ -46,6 +46,21 @@ def test_refused(prefill, decode, sizes, facts, says) -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefill", "decode", "side"),
+    [
+        ({"dtype": "float16"}, {"dtype": "bfloat16"}, 1),
+        ({"dtype": "float16"}, {}, 0),
+        ({}, {"dtype": "float16"}, 1),
+    ],
+)
+def test_the_place_is_where_the_option_was_given(prefill, decode, side) -> None:
+    """An option that differs is refused where decode has it, and where prefill has it if decode has not."""
+    with pytest.raises(PlanRefused) as refused:
+        _plan(prefill, decode)
+    assert [p.where for p in refused.value.problems] == [f"vllm_config.vllm[0].server_groups[{side}].overrides.dtype"]
+
+
+@pytest.mark.parametrize(
     ("prefill", "decode", "sizes", "facts"),
     [
         ({}, {}, (2, 4), {"kv_heads": 2}),

@@ -212,6 +212,13 @@ def test_roles_come_together(kinds: list[str], places: list[str]) -> None:
     assert refused(config(model(server_groups=groups))) == [(Code.ROLES, place) for place in places]
 
 
+@pytest.mark.parametrize(("kind", "other"), [("prefill", "decode"), ("decode", "prefill")])
+def test_the_side_that_is_missing_is_named(kind: str, other: str) -> None:
+    """Of prefill and decode, the refusal asks for the one that is not there."""
+    (problem,) = refusal(config(model(server_groups=[group(worker_type=kind, num_gpus=1)])))
+    assert problem.allowed == f"at least one {other} group beside them"
+
+
 def test_groups_must_add_up() -> None:
     """The groups' GPUs, placeholders included, sum to the total: given, or the trainer's when GPUs are shared."""
     assert refused(config(model(), rollout_num_gpus=6)) == [(Code.TOTAL, "rollout_num_gpus")]

@@ -56,6 +56,8 @@ def test_defaults_of_a_namespace_count_as_not_given() -> None:
     for name in ("vllm_tensor_parallel_size", "vllm_dtype", "router_policy"):
         assert full[name] is not None
     assert plan(Namespace(**{**full, **SIX})).engines == plan(SIX).engines
+    given = Namespace(**{**full, **SIX, "sglang_enable_metrics": True})
+    assert refused(given) == [(Code.SGLANG_NAME, "sglang_enable_metrics")]
 
 
 @attrs.define
@@ -173,7 +175,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_what_is_not_carried_out_is_noted() -> None:
-    """Restarts are asked for by use_fault_tolerance and not carried out yet."""
+    """Restarts need no use_fault_tolerance: how often is a matter of the policy that a fleet is started with."""
     assert [(n.code, n.where) for n in plan({**SIX, "use_fault_tolerance": True}).notes] == [
         ("not_applied", "use_fault_tolerance")
     ]
@@ -333,6 +335,7 @@ def test_rollout_alone_and_training_alone() -> None:
     """debug_rollout_only leaves out the trainer, debug_train_only the engines and routers; not both at once."""
     both = {"debug_rollout_only": True, "debug_train_only": True}
     assert refused({**SIX, **both}) == [(Code.EXCLUSIVE, "debug_train_only")]
+    assert [p.found for p in refusal({**SIX, **both})] == ["True"]
     alone = plan({**SIX, "colocate": True})
     assert (alone.trainer_slots, alone.colocate, alone.weight_sync) == (0, False, ())
     assert ("overridden", "colocate") in [(n.code, n.where) for n in alone.notes]

@@ -8,10 +8,12 @@ from tests.strategies.plans import Shape, hand_plan
 from tests.strategies.world import Fate, Life
 
 from vime_core.lifecycle.diagram import mermaid, page
-from vime_core.lifecycle.events import Exited, Phase
+from vime_core.lifecycle.events import Exited, Phase, SyncBegun, SyncEnded, Wished
+from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.report import Status, as_json, status
 from vime_core.lifecycle.states import EngineState, FleetState, ProcessState, RouterState
-from vime_core.lifecycle.table import PROCESS
+from vime_core.lifecycle.table import FLEET, PROCESS
+from vime_core.lifecycle.wishes import Retire
 from vime_core.plan import Role
 
 
@@ -62,13 +64,32 @@ class TestWhy:
         assert why(life) == (True, "all that was planned serves: 2 engines, 1 router")
         assert why(Life.of(hand_plan()).start()) == (True, "all that was planned serves: 0 engines, 0 routers")
 
+    def test_waiting_to_be_started_again(self):
+        """A starting fleet in which everything has failed once says that it is to be started again."""
+        policy = Policy(start_losses=1.0)
+        life = Life.of(hand_plan(Shape("m", router=None)), {"m-0.0": Fate(birth=0.0, end=0.5)}, policy).start().run(0.6)
+        assert why(life) == (False, "waiting for m-0, failed, to be started again")
+
     def test_degraded(self):
         """A degraded fleet can serve, and names what it lost."""
-        life = Life.of(hand_plan(Shape("m", engines=3))).start().run(60).tell(Exited("m-1.0", 1)).run(70)
+        life = Life.of(hand_plan(Shape("m", engines=3))).start().run(60).tell(Exited("m-1.0", 1)).run(60.9)
         because = "m-1.0 exited with status 1, 60 s after its start, while up"
-        assert why(life) == (True, f"2 of 3 engines serve: {because}")
+        assert why(life) == (True, f"2 of 3 engines serve: m-1 is failed: {because}")
         life.tell(Exited("m-2.0", 1))
-        assert why(life) == (True, f"1 of 3 engines serve: {because} (and 1 fault later)")
+        assert why(life) == (True, f"1 of 3 engines serve: m-1 is failed (and 1 more): {because}")
+
+    def test_old_faults_explain_nothing(self):
+        """An engine that is out of service for another reason is not explained by what befell others before."""
+        life = Life.of(hand_plan(Shape("m", engines=2))).start().run(60).tell(Exited("m-1.0", 1)).run(200)
+        life.tell(SyncBegun("v1", ("m-1",))).tell(SyncEnded(("m-1",), "v1")).run(201)
+        assert why(life) == (True, "1 of 2 engines serve: m-0 is stale")
+        life.tell(Wished(("m-0", "m-1"), Retire())).run(300)
+        assert why(life) == (False, "no engine is left: all were retired")
+
+    def test_restarts_that_were_not_made(self):
+        """A failure that ended the fleet was no restart."""
+        life = Life.of(hand_plan(Shape("m")), {"m-0.0": Fate(unborn=True)}).start().run()
+        assert now(life).engines[0].restarts == 0
 
     def test_degraded_without_a_role(self):
         """A fleet whose decode engines are all gone cannot serve, although it lives."""
@@ -76,7 +97,9 @@ class TestWhy:
         assert now(life).state is FleetState.DEGRADED
         serves, reason = why(life)
         assert not serves
-        assert reason.startswith("no decode engine of m is left: m-1.0 exited")
+        assert reason.startswith("no decode engine of m serves now: m-1 is failed: m-1.0 exited")
+        once = Life.of(hand_plan(Shape("m", engines=2, router="pd")), policy=Policy(restarts=0)).start().run(60)
+        assert why(once.tell(Exited("m-1.0", 1)))[1].startswith("no decode engine of m is left: m-1.0 exited")
 
     def test_failed(self):
         """A failing and a failed fleet name the first cause."""
@@ -123,7 +146,7 @@ class TestJson:
 
     def test_round_trip(self):
         """A status survives being written and read as JSON, with states as words and codes as ids."""
-        life = Life.of(hand_plan(Shape("m", engines=2, nnodes=2))).start().run(60).tell(Exited("m-1.1", -9)).run(70)
+        life = Life.of(hand_plan(Shape("m", engines=2, nnodes=2))).start().run(60).tell(Exited("m-1.1", -9)).run(60.9)
         found = as_json(now(life))
         assert json.loads(json.dumps(found)) == found
         assert (found["state"], found["can_serve"]) == ("degraded", True)
@@ -132,6 +155,16 @@ class TestJson:
         (fault,) = found["faults"]
         assert (fault["code"], fault["title"], fault["engine"]) == ("VIME901", "process died", "m-1")
         assert fault["tail"] == ["last words of m-1.1"]
+
+    def test_many_faults(self):
+        """Of thousands of faults the first and the latest are written, and how many there were."""
+        found = now(Life.of(hand_plan(Shape("m"))).start().run(60).tell(Exited("m-0.0", -9)))
+        (fault,) = found.faults
+        faults = tuple(evolve(fault, at=float(number)) for number in range(3000))
+        told = as_json(evolve(found, faults=faults))
+        assert told["fault_count"] == 3000
+        assert [f["at"] for f in told["faults"]] == [*range(20), *range(2820, 3000)]
+        assert as_json(evolve(found, faults=faults[:200]))["faults"][20]["at"] == 20
 
     def test_the_status_is_left_alone(self):
         """Making plain values of a status does not change it."""
@@ -154,4 +187,5 @@ class TestPage:
         lines = mermaid(PROCESS, ProcessState).splitlines()
         assert lines[:2] == ["stateDiagram-v2", "    [*] --> planned"]
         assert "    starting --> stopping: told to end" in lines
-        assert lines[-1] == "    exited --> [*]"
+        assert "    exited --> starting: asked for" in lines
+        assert mermaid(FLEET, FleetState).splitlines()[-2:] == ["    failed --> [*]", "    stopped --> [*]"]

@@ -30,9 +30,14 @@ QUIET = (None, None, None)
 """The phases of a process whose log says nothing."""
 
 
-def serving(*shapes: Shape, **fates: Fate) -> Life:
-    """Return a fleet that serves, a minute after its start."""
-    life = Life.of(hand_plan(*shapes), {name.replace("__", "-").replace("_", "."): f for name, f in fates.items()})
+ONCE = Policy(restarts=0)
+"""Nothing is started again."""
+
+
+def serving(*shapes: Shape, policy: Policy = ONCE, **fates: Fate | tuple[Fate, ...]) -> Life:
+    """Return a fleet that serves, a minute after its start; nothing is started again unless a policy is given."""
+    named = {name.replace("__", "-").replace("_", "."): fate for name, fate in fates.items()}
+    life = Life.of(hand_plan(*shapes), named, policy)
     life.start().run(60)
     assert life.state is FleetState.SERVING
     life.trace.clear()
@@ -528,7 +533,7 @@ class TestClose:
         """A process with two faults has its log read once for both."""
         policy = Policy(stop_deadline=1.0)
         life = Life.of(hand_plan(Shape("m", router=None)), {"m-0.0": Fate(works=None, deaf=1)}, policy).start().run()
-        assert [fault.code for fault in life.machine.faults] == [Code.PROBE_FAILED, Code.PROCESS_DIED]
+        assert [fault.code for fault in life.machine.faults] == [Code.PROBE_FAILED, Code.OUTSTAYED]
         assert all(fault.tail for fault in life.machine.faults)
 
     def test_one_reading_serves_two_faults(self):

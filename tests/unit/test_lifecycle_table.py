@@ -24,56 +24,98 @@ from vime_core.lifecycle.table import (
 
 PROCESS_GRID = """
              planned   starting  up        stopping  exited
-SPAWN        starting  -         -         -         -
+SPAWN        starting  -         -         -         starting
 SPAWNED      -         starting  up        late      -
 PHASE_SEEN   -         starting  late      late      late
 ANSWERED     -         up        -         -         -
 MEMBER_LOST  -         starting  up        late      late
 KILL         -         stopping  stopping  stopping  -
 EXITED       -         exited    exited    exited    -
-LOG_READ     -         -         -         stopping  exited
+LOG_READ     -         starting  up        stopping  exited
 """
 
 ENGINE_GRID = """
-               planned   starting  ready     serving   failed   stopping  stopped
-SPAWN          starting  -         -         -         -        -         -
-ANSWERED       -         ready     -         -         late     late      late
-NOT_ANSWERED   -         starting  -         -         late     late      late
-ADMITTED       -         -         serving   -         late     late      late
-NOT_ADMITTED   -         -         ready     -         late     late      late
-LOST           -         failed    failed    failed    late     late      -
-OVERDUE        -         failed    failed    -         -        -         -
-DISMISSED      -         -         -         -         failed   -         -
-NOT_DISMISSED  -         -         -         -         failed   -         -
-DRAINED        -         -         -         -         failed   stopped   -
-CLOSE          stopped   stopping  stopping  stopping  failed   -         -
-"""
+               planned   starting  ready     stale     serving   suspect   syncing   draining  sleeping  failed    stopping  stopped
+SPAWN          starting  -         -         -         -         -         -         -         -         starting  -         starting
+ANSWERED       -         ready     -         -         -         -         -         -         -         late      late      late
+NOT_ANSWERED   -         starting  -         -         -         -         -         -         -         late      late      late
+ADMITTED       -         -         ready     -         -         -         syncing   -         -         failed    late      late
+NOT_ADMITTED   -         -         ready     -         -         -         syncing   -         -         failed    late      late
+LOST           -         failed    failed    failed    failed    failed    failed    failed    failed    late      late      -
+OVERDUE        -         failed    failed    -         -         failed    failed    -         -         -         -         -
+DISMISSED      -         -         ready     stale     -         -         syncing   draining  -         failed    late      late
+NOT_DISMISSED  -         -         ready     stale     -         -         syncing   draining  -         failed    late      late
+ENTER          -         -         serving   -         -         -         -         -         -         -         -         -
+UNROUTED       -         -         -         -         ready     ready     -         -         -         -         -         -
+OUTDATED       -         -         stale     -         stale     stale     -         -         -         -         -         -
+UP_TO_DATE     -         -         -         ready     -         -         -         -         -         -         -         -
+ILL            -         late      late      late      suspect   suspect   late      late      late      late      late      late
+WELL           -         late      late      late      late      serving   late      late      late      late      late      late
+SYNC           -         -         syncing   syncing   syncing   -         -         -         syncing   -         -         -
+SYNCED         late      late      late      late      late      late      ready     late      late      late      late      late
+SYNCED_ASLEEP  -         -         -         -         -         -         sleeping  -         -         -         -         -
+LEAVE          -         -         draining  draining  draining  draining  -         -         -         -         -         -
+IDLE           -         -         -         -         -         -         -         draining  -         late      late      late
+BUSY           -         -         -         -         -         -         -         draining  -         late      late      late
+SLEPT          -         -         -         -         -         -         -         sleeping  sleeping  late      late      late
+NOT_SLEPT      -         -         -         -         -         -         -         ready     sleeping  late      late      late
+WOKEN          -         -         -         -         -         -         -         -         sleeping  late      late      late
+AWAKE          -         -         -         -         -         -         -         -         ready     late      late      late
+NOT_WOKEN      -         -         -         -         -         -         -         -         sleeping  late      late      late
+END            stopped   stopping  -         -         -         -         -         stopping  stopping  stopping  -         -
+DRAINED        -         -         -         -         -         -         -         -         -         failed    stopped   -
+CLOSE          stopped   stopping  stopping  stopping  stopping  stopping  stopping  stopping  stopping  failed    stopping  stopped
+"""  # noqa: E501 - a column for each state
 
 ROUTER_GRID = """
-               planned   starting  ready     failed   stopping  stopped
-SPAWN          starting  -         -         -        -         -
-ANSWERED       -         ready     -         late     late      late
-NOT_ANSWERED   -         starting  -         late     late      late
-ADMITTED       -         -         -         -        -         -
-NOT_ADMITTED   -         -         -         -        -         -
-LOST           -         failed    failed    late     late      -
-OVERDUE        -         failed    -         -        -         -
-DISMISSED      -         -         -         -        -         -
-NOT_DISMISSED  -         -         -         -        -         -
-DRAINED        -         -         -         failed   stopped   -
-CLOSE          stopped   stopping  stopping  failed   -         -
+               planned   starting  ready     failed    stopping  stopped
+SPAWN          starting  -         -         starting  -         starting
+ANSWERED       -         ready     -         late      late      late
+NOT_ANSWERED   -         starting  -         late      late      late
+ADMITTED       -         -         -         -         -         -
+NOT_ADMITTED   -         -         -         -         -         -
+LOST           -         failed    failed    late      late      -
+OVERDUE        -         failed    failed    -         -         -
+DISMISSED      -         -         -         -         -         -
+NOT_DISMISSED  -         -         -         -         -         -
+ENTER          -         -         -         -         -         -
+UNROUTED       -         -         -         -         -         -
+OUTDATED       -         -         -         -         -         -
+UP_TO_DATE     -         -         -         -         -         -
+ILL            -         -         -         -         -         -
+WELL           -         -         -         -         -         -
+SYNC           -         -         -         -         -         -
+SYNCED         -         -         -         -         -         -
+SYNCED_ASLEEP  -         -         -         -         -         -
+LEAVE          -         -         -         -         -         -
+IDLE           -         -         -         -         -         -
+BUSY           -         -         -         -         -         -
+SLEPT          -         -         -         -         -         -
+NOT_SLEPT      -         -         -         -         -         -
+WOKEN          -         -         -         -         -         -
+AWAKE          -         -         -         -         -         -
+NOT_WOKEN      -         -         -         -         -         -
+END            -         stopping  stopping  -         -         -
+DRAINED        -         -         -         failed    stopped   -
+CLOSE          stopped   stopping  stopping  failed    stopping  stopped
 """
 
 FLEET_GRID = """
-                  planned   starting  serving   degraded  stopping  failed  stopped
-START             starting  -         -         -         -         -       -
-COMPLETE          -         serving   -         -         -         -       -
-ENGINE_LOST       -         stopping  degraded  degraded  -         -       -
-LAST_ENGINE_LOST  -         stopping  stopping  stopping  -         -       -
-ROUTER_LOST       -         stopping  stopping  stopping  -         -       -
-CLOSE             stopped   stopping  stopping  stopping  late      late    late
-DRAINED           -         -         -         -         stopped   -       -
-DRAINED_BY_FAULT  -         -         -         -         failed    -       -
+                  planned   starting  serving   degraded  holding   stopping  failed  stopped
+START             starting  -         -         -         -         -         -       -
+COMPLETE          -         serving   -         serving   -         -         -       -
+COMPLETE_WITHOUT  -         degraded  -         -         -         -         -       -
+ENGINE_LOST       -         stopping  degraded  degraded  holding   -         -       -
+ENGINE_RETRIED    -         starting  degraded  degraded  holding   -         -       -
+MANY_LOST         -         -         holding   holding   holding   -         -       -
+RESUME            -         -         -         -         degraded  -         -       -
+OUT               -         starting  degraded  degraded  holding   -         -       -
+LAST_ENGINE_LOST  -         stopping  stopping  stopping  stopping  -         -       -
+ROUTER_LOST       -         stopping  stopping  stopping  stopping  -         -       -
+ROUTER_RETRIED    -         starting  degraded  degraded  holding   -         -       -
+CLOSE             stopped   stopping  stopping  stopping  stopping  late      late    late
+DRAINED           -         -         -         -         -         stopped   -       -
+DRAINED_BY_FAULT  -         -         -         -         -         failed    -       -
 """
 
 KINDS = [

@@ -132,9 +132,18 @@ def test_cache_dtypes() -> None:
     assert plain.cache == 0.92 * 80 * GIB - 2 * LLAMA_8B.parameters - ALLOWANCE
     assert plain.tokens == int(plain.cache / 131072)
     assert fit(LLAMA_8B, kv_cache_dtype="bfloat16") == fit(LLAMA_8B, kv_cache_dtype="auto") == plain
-    assert fit(LLAMA_8B, kv_cache_dtype="fp8").tokens == int(plain.cache / 65536)
+    for eight in ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"):
+        assert fit(LLAMA_8B, kv_cache_dtype=eight).tokens == int(plain.cache / 65536)
     unknown = fit(LLAMA_8B, kv_cache_dtype="nvfp4")
     assert (unknown.per_token, unknown.tokens) == (None, 0)
+
+
+def test_the_layout_of_an_engine() -> None:
+    """A note names every size above one, and tensor parallelism always."""
+    args = {**ALONE, "rollout_num_gpus": 4, "rollout_num_gpus_per_engine": 4, "vllm_pipeline_parallel_size": 2}
+    assert ["(tp 2, pp 2: " in text for text in notes(args, LLAMA_8B)] == [True]
+    alone = {**ALONE, "rollout_num_gpus": 1}
+    assert ["(tp 1: " in text for text in notes(alone, LLAMA_8B)] == [True]
 
 
 def test_32_bits() -> None:
@@ -180,7 +189,6 @@ def test_utilisation() -> None:
     assert utilisation(group(gpu_memory_utilization="0.5"), DEFAULT_VLLM) == 0.5
     assert [utilisation(group(gpu_memory_utilization=u), DEFAULT_VLLM) for u in (0, 1.5, -0.5, "half")] == [None] * 4
     assert utilisation(group(), Catalogue("0.0", ())) is None
-    assert notes({**ALONE, "rollout_num_gpus": 8, "vllm_gpu_memory_utilization": 0}, LLAMA_8B) == []
 
 
 def test_a_note_with_its_terms() -> None:

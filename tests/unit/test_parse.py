@@ -71,6 +71,7 @@ def test_json_that_is_no_plan(text: str) -> None:
         ("weight_sync.0.timeout", True, "weight_sync[0].timeout", "a number"),
         ("weight_sync.0.engines.0.transport", "pigeon", "weight_sync[0].engines[0].transport", "ipc, nccl, disk, user"),
         ("start_order.0", ["a"], "start_order[0]", "a pair"),
+        ("start_order.0", ["a", "b", "c"], "start_order[0]", "a pair"),
     ],
 )
 def test_fields_of_the_wrong_kind(path: str, value: object, where: str, allowed: str | None) -> None:

@@ -5,7 +5,7 @@ from timeit import timeit
 
 import pytest
 
-from vime_adapters.vllm.phases import phase_of
+from vime_adapters.vllm.phases import is_access, phase_of, unbound_port
 from vime_core.lifecycle.events import Phase
 
 DATA = Path(__file__).parent.parent / "data"
@@ -120,3 +120,34 @@ def test_any_line_costs_less_than_a_millisecond(line: str) -> None:
     """However long and hostile a line is, asking for its phase takes under a millisecond."""
     assert phase_of(line) is None
     assert timeit(lambda: phase_of(line), number=100) / 100 < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ('INFO:     127.0.0.1:40118 - "POST /inference/v1/generate HTTP/1.1" 200 OK', True),
+        ('(APIServer pid=14214) INFO:     ::1:35438 - "GET /metrics HTTP/1.1" 200 OK', True),
+        ('INFO:     127.0.0.1:40118 - "POST /inference/v1/generate HTTP/1.1" 500 Internal Server Error', False),
+        ("INFO:     Application startup complete.", False),
+        ("(Worker pid=1) INFO 01-31 12:00:00 [file.py:1] Loading weights took 0.1 seconds", False),
+        ("RuntimeError: 200 OK", False),
+    ],
+)
+def test_requests_that_went_well(line: str, is_one: bool) -> None:
+    """A line about one request that went well is told from everything that may matter after a failure."""
+    assert is_access(line) is is_one
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:20072')", 20072),
+        ("(EngineCore_DP1 pid=4) zmq.error.ZMQError: Address already in use (addr='tcp://[fd00::1]:20073')", 20073),
+        ("zmq.error.ZMQError: Address already in use (addr='ipc:///tmp/x')", None),
+        ("INFO 01-01 00:00:00 [a.py:1] Address already in use", None),
+        ("", None),
+    ],
+)
+def test_a_port_that_could_not_be_bound(line: str, port: int | None):
+    """The last line of a listener's traceback tells its port; nothing else does."""
+    assert unbound_port(line) == port

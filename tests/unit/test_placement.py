@@ -52,6 +52,44 @@ def test_an_engine_never_straddles_hosts() -> None:
     assert places(plan(aligned, "2x8")) == ["node-1:0,1,2,3", "node-1:4,5,6,7"]
 
 
+@pytest.mark.parametrize(
+    ("args", "cluster", "hint"),
+    [
+        (
+            {**ALONE, "rollout_num_gpus": 9, "rollout_num_gpus_per_engine": 3},
+            "2x8",
+            "Choose sizes by which none does; or give the groups in a YAML file (--vllm-config), with a placeholder"
+            " group of 2 GPUs before engine 2.",
+        ),
+        (
+            grouped({"num_gpus": 7}, {"num_gpus": 2, "num_gpus_per_engine": 2}),
+            "2x8",
+            "Put a placeholder group of 1 GPU before engine 7, or choose sizes that need none.",
+        ),
+        (
+            grouped({"num_gpus": 8, "num_gpus_per_engine": 8}, **SHARED, debug_rollout_only=False)
+            | {"actor_num_gpus_per_node": 4, "rollout_num_gpus": 8},
+            "1x8",
+            "Put a placeholder group of 4 GPUs before engine 0, or choose sizes that need none.",
+        ),
+        (
+            {**ALONE, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 8, "num_gpus_per_node": 4},
+            "2x6",
+            Code.STRADDLES_HOSTS.remedy,
+        ),
+    ],
+)
+def test_the_way_out_is_told_with_numbers(args: dict[str, object], cluster: str, hint: str) -> None:
+    """A straddling engine comes with the placeholder that would align it, and with where placeholders are written."""
+    assert [problem.hint for problem in refusal(args, cluster)] == [hint]
+
+
+def test_a_placeholder_aligns_as_told() -> None:
+    """The engine that straddled lies on one host behind a placeholder of the size told."""
+    groups = ({"num_gpus": 7}, {"worker_type": "placeholder", "num_gpus": 1}, {"num_gpus": 2, "num_gpus_per_engine": 2})
+    assert places(plan(grouped(*groups), "2x8"))[-1] == "node-1:0,1"
+
+
 def test_a_node_rank_never_straddles_hosts() -> None:
     """Each process of an engine over several hosts has its GPUs on one; the refusal names the rank."""
     args = {

@@ -55,6 +55,9 @@ def test_ray_keeps_its_ports() -> None:
     for start, count in handed:
         assert not any(Interval(start, count).meets(kept) for kept in KEPT_CLEAR)
     assert len(set(handed)) == len(handed)
+    assert taken(ports(floor=FIRST, reserved=[(1024, 8975)]), 1, 1) == [(9999, 1), (10000, 1)]
+    assert taken(ports(floor=FIRST + 1, reserved=[(1024, 8977)]), 1) == [(FIRST, 1)]
+    assert taken(ports(floor=9000, reserved=[(1024, 7240)]), 1, 1) == [(8264, 1), (8266, 1)]
 
 
 def test_no_room_is_a_problem() -> None:

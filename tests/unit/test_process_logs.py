@@ -52,6 +52,14 @@ def test_tail(tmp_path, raw, lines, expected):
     assert logs.tail(log, 0, lines) == expected
 
 
+def test_dull_lines_are_left_out_of_the_tail(tmp_path):
+    """Lines that tell nothing are neither shown nor counted."""
+    log = tmp_path / "log"
+    log.write_bytes(b"cause\n" + b"noise\n" * 50 + b"end\n" + b"noise\n" * 50)
+    assert logs.tail(log, 0, 3, lambda line: line == "noise") == ("cause", "end")
+    assert logs.tail(log, 0, 3, lambda line: True) == ()
+
+
 def test_tail_starts_at_its_run(tmp_path):
     """Only what was written from a given byte on belongs to the tail, unless the log was cut since."""
     log = tmp_path / "log"

@@ -43,6 +43,8 @@ from vime_core.setting import Setting, unset
         (SECONDS, "2.5", 2.5),
         (SECONDS, "900", 900),
         (SECONDS, 0, None),
+        (SECONDS, -1, None),
+        (SECONDS, -0.5, None),
         (SECONDS, True, None),
         (SECONDS, "1.2.3", None),
         (SECONDS, float("nan"), None),

@@ -102,6 +102,13 @@ def test_public_names_of_the_text() -> None:
     assert value["engines"][0]["processes"][0]["ports"]["scan"] == [20005, 32]
 
 
+def test_letters_stay_as_they_are() -> None:
+    """Letters beyond ASCII are written as themselves, in every form of the text and in what the digest is of."""
+    plan = make_plan({**BASE, "hf_checkpoint": "/modelle/größer"}, Cluster.parse("1x8"))
+    for text in (canonical(plan), render(plan), render(plan, indent=2)):
+        assert '"/modelle/größer"' in text
+
+
 def test_people_get_lines() -> None:
     """With an indent the text is one value a line, and nothing else changes."""
     plan = planned("plain")

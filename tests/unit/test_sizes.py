@@ -20,6 +20,7 @@ def test_a_dense_model() -> None:
     assert size(LLAMA).parameters == 6_979_321_856 + 1_050_673_152
     assert size(LLAMA).parameters == pytest.approx(8_030_261_248, rel=0.01)
     assert size(LLAMA).head_dim == 128
+    assert (size(LLAMA).experts, size(LLAMA).moe_intermediate, size(LLAMA).shared_intermediate) == (0, 0, 0)
     assert size(LLAMA).dense_layers == ModelSize(1, 32, 1, 1, 1, 1, 1).dense_layers == 32
 
 
@@ -111,6 +112,16 @@ def test_windows() -> None:
     assert size({**LLAMA, "model_type": "mistral", "sliding_window": 4096}).windowed
     assert size({**QWEN3, "layer_types": ["full_attention", "sliding_attention"]}).windowed
     assert not size({**QWEN3, "layer_types": ["full_attention"], "sliding_window": 4096}).windowed
+
+
+def test_one_of_something() -> None:
+    """One KV head, which all share, is a size like any other."""
+    assert size({**QWEN3, "num_key_value_heads": 1}).kv_heads == 1
+
+
+def test_a_count_of_zero() -> None:
+    """A config may say that there are no shared experts, which is what not saying anything means."""
+    assert size({**QWEN3_MOE, "n_shared_experts": 0, "shared_expert_intermediate_size": 0}) == size(QWEN3_MOE)
 
 
 def test_layers_without_experts() -> None:

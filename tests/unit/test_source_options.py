@@ -55,7 +55,7 @@ def test_a_field_becomes_an_option(tmp_path: Path, declared: str, expected: dict
 def test_which_integers_take_suffixes_is_read_from_the_release(tmp_path: Path) -> None:
     """The branches of the release's own `get_kwargs` name them; one with a rule of its own is a text."""
     found = options(write_release(tmp_path, "budget: int = 1\nlength: int = 1\nother: int = 1"))
-    assert [found[flag]["type"] for flag in ("--budget", "--length", "--other")] == ["human_int", "str", "int"]
+    assert [found[flag]["type"] for flag in ("--budget", "--length", "--other")] == ["human_int", "auto_int", "int"]
 
 
 def test_fields_are_inherited_and_class_variables_are_none(tmp_path: Path) -> None:

@@ -89,6 +89,24 @@ def test_replicas_tile_hosts() -> None:
     assert sizes(plan(one(32, vllm_data_parallel_size=2), "4x8", moe=True)) == [(4, 16, 1, 2, 1, 1)]
 
 
+def test_a_replica_is_all_of_its_sizes() -> None:
+    """Pipeline stages count to a replica: two replicas of 3 x 2 GPUs do not tile hosts of 4."""
+    args = one(12, num_gpus_per_node=4, vllm_pipeline_parallel_size=2, vllm_data_parallel_size=2)
+    (problem,) = refusal(args, "4x4", moe=True)
+    assert (problem.code, problem.found) == (Code.PARALLEL_PRODUCT, "replicas of 6 GPUs on hosts of 4")
+
+
+@pytest.mark.parametrize(("stages", "counts"), [(1, [1, 3, 6, 12, 24]), (2, [1, 3, 6, 12])])
+def test_replicas_that_would_tile_are_told(stages: int, counts: list[int]) -> None:
+    """The refusal lists every count of replicas that fits, and each of them does."""
+    args = one(24, vllm_data_parallel_size=2, vllm_pipeline_parallel_size=stages)
+    (problem,) = refusal(args, "3x8", moe=True)
+    listed = ", ".join(map(str, counts))
+    assert problem.hint == f"Choose data_parallel_size {listed}; tensor_parallel_size follows unless given."
+    for count in counts:
+        assert sizes(plan({**args, "vllm_data_parallel_size": count}, "3x8", moe=True))
+
+
 @pytest.mark.parametrize(
     ("args", "cluster", "where"),
     [

@@ -159,5 +159,7 @@ def test_many_senders() -> None:
     found = plan({**grouped(given, given), **more})
     assert members(found) == [("user", 4, 2), ("user", 6, 2)]
     assert found.weight_sync[0].world_size == 8
-    mixed = {**grouped(given, {"num_gpus": 2, "num_gpus_per_engine": 2}), **more}
-    assert [code for code, _ in refused(mixed)] == [Code.WEIGHT_TRANSPORT]
+    for first in ([given], [given, given]):
+        mixed = {**grouped(*first, {"num_gpus": 2, "num_gpus_per_engine": 2}), **more}
+        place = "vllm_config.vllm[0].server_groups[0].overrides.weight_transfer_config"
+        assert refused(mixed, "2x8") == [(Code.WEIGHT_TRANSPORT, place)]

@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _demo(folder: Path, engines: int) -> int:
-    from vime_adapters.fleet import FleetFailed, launch
+    from vime_adapters.bring_up import launch
+    from vime_adapters.fleet import FleetFailed
     from vime_adapters.preflight.leases import uses_of
     from vime_adapters.preflight.local import listening_ports
     from vime_adapters.subprocess.fleet import fleet_members

@@ -1,9 +1,8 @@
 """``vime errors``: what a code means and what usually mends it."""
 
 import argparse
-import sys
 
-from vime_core.errors import Code
+from vime_core.errors import Code, PlanRefused, Problem
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -12,15 +11,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one code, or all."""
+    """Print one code, or all. Raises PlanRefused for one that there is not."""
     wanted = options.code.upper() if options.code else None
     found = [code for code in Code if wanted in {None, code.id}]
     if not found:
-        print(
-            f"no code {options.code}: they run from {min(c.id for c in Code)} to {max(c.id for c in Code)}",
-            file=sys.stderr,
-        )
-        return 2
+        allowed = f"a code from {min(c.id for c in Code)} to {max(c.id for c in Code)}"
+        raise PlanRefused((Problem(Code.USAGE, "vime errors", options.code, allowed, "`vime errors` lists them."),))
     for code in found:
         print(f"{code.id}  {code.title}. {code.remedy}")
     return 0

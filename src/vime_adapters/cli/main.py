@@ -9,13 +9,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from vime_core.errors import PlanRefused
+from vime_core.errors import Code, PlanRefused, Problem
 
 VERBS = {
     "plan": "turn trainer arguments into a launch plan and print it",
     "explain": "say why every flag, entry, port and GPU of a plan is what it is",
     "diff": "say what changes between two plans, and in which order",
+    "simulate": "play a fleet's life in virtual time, faults included, without starting anything",
     "up": "carry a plan out on this machine and stay with it",
     "status": "say how a fleet is doing",
     "down": "end a fleet and everything it started",
@@ -24,6 +26,15 @@ VERBS = {
     "errors": "explain a code",
 }
 """Verb -> what it does. Each lives in a module of its name in this package, with ``add_options`` and ``run``."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are refusals like any other: one line that starts with a code, exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise PlanRefused with what argparse has to say."""
+        usage = " ".join(self.format_usage().split())
+        raise PlanRefused((Problem(Code.USAGE, self.prog, message, usage, f"`{self.prog} --help` explains it."),))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +79,7 @@ def _run(words: list[str]) -> int:
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
     """Return the parser; only the named verb's module is imported, so that every verb starts quickly."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vime", description="vLLM rollout fleets for RL trainers.", epilog=(__doc__ or "").split("\n\n")[1]
     )
     parser.add_argument("--version", action="version", version=_version())

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vime_adapters import arguments
+from vime_adapters.megatron.checkpoint import read_checkpoints
 from vime_adapters.preflight.observed import observed
 from vime_core import Code, LaunchPlan, ModelFacts, PlanRefused, Problem, make_plan
 
@@ -42,14 +43,20 @@ def planned(options: argparse.Namespace, ask: bool = False) -> LaunchPlan:
     if options.moe or options.dense:
         models = ModelFacts(moe=options.moe)
     external = arguments.ask_external(args) if ask else None
-    return make_plan(args, cluster, vllm=vllm, models=models, external=external)
+    seen = read_checkpoints(args)
+    return make_plan(args, cluster, vllm=vllm, models=models, external=external, checkpoints=seen)
 
 
 def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:
     """Return the arguments of the file, overlaid with those given as flags."""
     vllm = arguments.load_catalogue(options.vllm_version)
     given = arguments.load_arguments(options.args) if options.args is not None else {}
-    found = {key.replace("-", "_") if isinstance(key, str) else key: value for key, value in given.items()}
+    found: dict[object, object] = {}
+    for key, value in given.items():
+        name = key.replace("-", "_") if isinstance(key, str) else key
+        if name in found:
+            raise PlanRefused((Problem(Code.EXCLUSIVE, str(name), key, "one spelling of an argument"),))
+        found[name] = value
     found.update(arguments.parse_flags(options.trainer_flags, vllm))
     return found
 

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-from vime_core.plan import Engine, LaunchPlan, Process, Router
+from vime_core.plan import Engine, LaunchPlan, Process, Role, Router
 
 _MANY = 64
 """Engines beyond so many are folded: like rows are shown once with their count."""
@@ -44,9 +44,11 @@ def _members(plan: LaunchPlan, router: Router) -> str:
     """Return who is behind a router and how it learns of them."""
     if router.pd:
         return f"{len(router.prefill_urls)} prefill, {len(router.decode_urls)} decode, known from its start"
-    others = sum(not e.processes for e in plan.engines if e.model == router.model)
+    engines = [e for e in plan.engines if e.model == router.model and e.role is not Role.ENCODER]
+    others = sum(not e.processes for e in engines)
     own = len(router.worker_urls) - others
-    parts = [f"{_count(own, 'head')} to register when ready"] * bool(own)
+    what = "head" if len(engines) == own else "url"
+    parts = [f"{_count(own, what)} to register when ready"] * bool(own)
     parts += [f"{_count(others, 'external engine')} known from its start"] * bool(others)
     return ", ".join(parts) or "no engines"
 
@@ -70,11 +72,11 @@ def _engines(engines: Sequence[Engine]) -> Table:
             table.add_row(
                 e.id if first else "",
                 e.role.value if first else "",
-                f"{p.node_rank} head" if first else f"{p.node_rank} headless",
+                f"{p.node_rank} {'headless' if p.headless else 'head' if first else 'serves'}",
                 p.node,
                 runs(p.gpus),
                 *sizes,
-                e.url.removeprefix("http://") if first else "",
+                (p.url or "").removeprefix("http://"),
                 _other_ports(p),
             )
     return table

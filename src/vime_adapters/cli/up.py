@@ -6,13 +6,20 @@
 import argparse
 import signal
 import sys
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+
+from attrs import fields
 
 from vime_adapters.arguments import read_text
+from vime_adapters.cli.keys import add_key, use_key
 from vime_adapters.cli.progress import Progress, summary
 from vime_adapters.cli.request import add_request_options, plan_file, planned
 from vime_adapters.cli.where import add_where, folder_of
-from vime_core import Code, LaunchPlan, parse
+from vime_adapters.state import default_folder
+from vime_core import Code, LaunchPlan, PlanRefused, Problem, parse
+from vime_core.lifecycle.policy import Policy
 
 TAKES_TRAINER_FLAGS = True
 
@@ -22,16 +29,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "vime up [-h] [PLAN | request options] [--name NAME | --state-dir DIR]"
     add_request_options(parser, cluster_default="")
     add_where(parser)
+    add_key(parser)
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        metavar="N",
+        help="start an engine or a router that died again up to N times an hour, 0 for never (default: 3)",
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="set another number of the policy, such as suspect_deadline=120 (seconds); may be repeated",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Start the fleet and stay with it. Returns 0 when it was told to end, 1 when it failed."""
-    from vime_adapters.fleet import FleetFailed, start
+    from vime_adapters.bring_up import start
+    from vime_adapters.fleet import FleetFailed
 
+    use_key(options)
     path = plan_file(options)
     source = plan_of(path) if path is not None else (lambda: planned(options, ask=True))
     with Progress() as progress:
-        fleet = start(source, state_dir=folder_of(options), on_change=progress.show)
+        fleet = start(source, policy=policy_of(options), state_dir=folder_of(options), on_change=progress.show)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             name = signal.Signals(number).name
             signal.signal(number, lambda *_, name=name: fleet.ask_close(f"told to end by {name}"))
@@ -41,11 +64,38 @@ def run(options: argparse.Namespace) -> int:
             fleet.wait()
     if fleet.status().can_serve:
         for model, url in fleet.urls.items():
-            print(f"serving {model} at {url} (state in {fleet.state.path}; Ctrl-C or `vime down` ends it)", flush=True)
+            end = "vime down" if fleet.state.path == default_folder() else f"vime down --state-dir {fleet.state.path}"
+            print(f"serving {model} at {url} (state in {fleet.state.path}; Ctrl-C or `{end}` ends it)", flush=True)
     fleet.wait()
     status = fleet.status()
     print(summary(status), file=sys.stderr if status.state.value == "failed" else sys.stdout)
     return 1 if status.state.value == "failed" else 0
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """Return the policy that the options ask for. Raises PlanRefused with every number that it cannot have."""
+    kinds = {field.name: int if isinstance(field.default, int) else float for field in fields(Policy)}
+    given: dict[str, Any] = {} if options.restarts is None else {"restarts": options.restarts}
+    problems = []
+    for text in options.policy:
+        name, _, number = text.partition("=")
+        if name not in kinds:
+            near = get_close_matches(name, kinds, 1)
+            allowed = f"did you mean {near[0]}?" if near else ", ".join(kinds)
+            problems.append(Problem(Code.UNKNOWN_ARGUMENT, "--policy", name, allowed, "Write NAME=NUMBER."))
+            continue
+        try:
+            given[name] = kinds[name](number)
+        except ValueError:
+            problems.append(Problem(Code.VALUE, f"--policy {name}", number, "a number"))
+    for name, value in given.items():
+        try:
+            Policy(**{name: value})
+        except ValueError as error:
+            problems.append(Problem(Code.VALUE, f"--policy {name}", value, str(error)))
+    if problems:
+        raise PlanRefused(problems)
+    return Policy(**given)
 
 
 def plan_of(path: Path) -> LaunchPlan:

@@ -9,13 +9,14 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 
 from vime_core.cluster import Interval
-from vime_core.plan import LaunchPlan
+from vime_core.plan import Engine, LaunchPlan
+from vime_core.ports import spares
 from vime_core.units import TcpPort
 
 
@@ -36,36 +37,45 @@ def exclusive() -> Iterator[None]:
         yield
 
 
-def lease(fleet: str, plan: LaunchPlan) -> Path:
-    """Write down every interval of the plan for as long as this process lives. Returns the file to remove after."""
+def lease(fleet: str, plan: LaunchPlan, running: Iterable[Engine] = ()) -> Path:
+    """Write down every interval of the plan for as long as this process lives, the hosts' spare ports among them.
+
+    ``running`` are engines as they run, if any do: they may have been moved to other ports than planned. Returns the
+    file to remove after.
+    """
     me = psutil.Process()
     path = folder() / f"{fleet}.json"
-    record = {
-        "pid": me.pid,
-        "created": me.create_time(),
-        "ports": sorted([i.start, i.count] for *_, i in uses_of(plan)),
-    }
+    running = tuple(running)
+    uses = [*uses_of(plan), *(use for engine in running for use in uses_of_engine(engine))]
+    intervals = {*(i for *_, i in uses), *spares(plan, running).runs.values()}
+    ports = sorted([i.start, i.count] for i in intervals)
+    record = {"pid": me.pid, "created": me.create_time(), "ports": ports}
     scratch = path.with_suffix(".tmp")
     scratch.write_text(json.dumps(record), encoding="utf-8")
     scratch.replace(path)
     return path
 
 
+def uses_of_engine(engine: Engine) -> Iterator[tuple[str, str, str, Interval]]:
+    """Yield every port interval that an engine uses: (process, address, use, interval)."""
+    for process in engine.processes:
+        yield from ((process.id, process.address, use.name, use.interval) for use in process.ports)
+
+
 def uses_of(plan: LaunchPlan) -> Iterator[tuple[str, str, str, Interval]]:
-    """Yield every port interval of a plan: (process or weight group, address, use, interval)."""
+    """Yield every port interval that a plan uses: (process or weight group, address, use, interval)."""
     for engine in plan.engines:
-        for process in engine.processes:
-            yield from ((process.id, process.address, use.name, use.interval) for use in process.ports)
+        yield from uses_of_engine(engine)
     for router in plan.routers:
         yield from ((router.id, router.address, use.name, use.interval) for use in router.ports)
     for sync in plan.weight_sync:
         yield f"weight_sync.{sync.model}", sync.address, "group", Interval(sync.port)
 
 
-def leased_intervals() -> tuple[Interval, ...]:
-    """Return the intervals of all fleets that are alive, ascending; files of dead ones are removed."""
+def leased_intervals(but: str | None = None) -> tuple[Interval, ...]:
+    """Return the intervals of all fleets that are alive, ascending, without those of one; files of dead are removed."""
     found: list[Interval] = []
-    for path in sorted(folder().glob("*.json")):
+    for path in sorted(path for path in folder().glob("*.json") if path.stem != but):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             alive = psutil.Process(record["pid"]).create_time() == record["created"]

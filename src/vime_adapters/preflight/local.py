@@ -10,7 +10,7 @@ import psutil
 
 from vime_adapters.preflight.leases import leased_intervals
 from vime_core.cluster import EPHEMERAL_FLOOR, Cluster, Interval, Node
-from vime_core.errors import Code, PlanRefused, Problem
+from vime_core.errors import Code, PlanRefused, Problem, shown
 from vime_core.units import NodeName, TcpPort
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -95,20 +95,28 @@ def listening_ports() -> tuple[TcpPort, ...]:
 
 
 def owner_of(port: int) -> str:
-    """Return who listens on a port, as "NAME, pid N", as far as the kernel lets us see."""
-    for connection in psutil.net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
-            if connection.pid is None:
-                break
-            try:
-                return f"{psutil.Process(connection.pid).name()}, pid {connection.pid}"
-            except psutil.Error:
-                break
+    """Return who holds a port, as "pid N (COMMAND)", as far as the kernel lets us see; whoever listens comes first."""
+    users = [c for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port and c.pid is not None]
+    for connection in sorted(users, key=lambda c: c.status != psutil.CONN_LISTEN):
+        try:
+            words = psutil.Process(connection.pid).cmdline()
+        except psutil.Error:
+            continue
+        return f"pid {connection.pid} ({shown(' '.join(words))})"
     return "a process that this user may not see"
 
 
+def holder_of(address: str, interval: Interval) -> str | None:
+    """Return who holds the first port of the interval that cannot be bound at ``address``; None when all can."""
+    port = unbindable(address, interval)
+    return None if port is None else f"{port} is held by {owner_of(port)}"
+
+
 def unbindable(address: str, interval: Interval) -> int | None:
-    """Return the first port of the interval that cannot be bound at ``address``, or None when all can."""
+    """Return the first port of the interval that cannot be bound at ``address``, or None when all can.
+
+    Closed connections that linger on a port (TIME_WAIT) hold it from nobody: servers set SO_REUSEADDR, and so do we.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in range(interval.start, interval.end):
         with socket.socket(family, socket.SOCK_STREAM) as probe:

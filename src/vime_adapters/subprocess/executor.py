@@ -8,18 +8,25 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
 from vime_adapters.subprocess.fleet import SUPERVISOR, Sweep, marks
-from vime_adapters.subprocess.logs import PhaseOf
+from vime_adapters.subprocess.logs import Dull, PhaseOf, UnboundPort
 from vime_adapters.subprocess.run import Run
+from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Event, Exited
 from vime_core.seams import Executor, SpawnSpec
 from vime_core.units import ProcessId
+
+Secrets = Callable[[Sequence[str]], Mapping[str, str]]
+"""Says which environment entries a command line gets that must stand in no plan and no log."""
+
+HolderOf = Callable[[str, Interval], str | None]
+"""Says who holds a port of an interval at an address; None when all of them can be bound."""
 
 SLICE = 0.1
 """Seconds between two looks at the logs, and between two steps at ending what a lost supervisor left, in `poll`."""
@@ -38,19 +45,35 @@ class SubprocessExecutor(Executor):
 
     Logs go to `log_dir`/<process id>.log and are appended to. Every process bears `fleet_id` (a new one unless given)
     as a mark in its environment. `phase_of` says which phase a log line announces. `grace` is how many seconds a
-    process has between being asked to end and being killed.
+    process has between being asked to end and being killed. `holder_of` says who holds ports that a process needs;
+    without it nobody is asked. `dull` says which log lines are left out of a log's tail. `secrets` gives
+    a process entries of the environment besides those of its spec, which win; what it raises ValueError for is not
+    started. `unbound_port` says which log line tells of a port that was taken when the process came to it: a process of
+    which one of its own ports is told so is ended, and its `Exited` names the port as taken.
 
     Nothing outlives the process that made the executor, even one that is killed: the supervisors see to that. `spawn`,
     `poll` and `close` belong to one thread; `kill` and `log_tail` may be called from any.
     """
 
     def __init__(
-        self, log_dir: Path, fleet_id: str | None = None, phase_of: PhaseOf | None = None, grace: float = 3.0
+        self,
+        log_dir: Path,
+        fleet_id: str | None = None,
+        phase_of: PhaseOf | None = None,
+        grace: float = 3.0,
+        holder_of: HolderOf | None = None,
+        dull: Dull | None = None,
+        secrets: Secrets | None = None,
+        unbound_port: UnboundPort | None = None,
     ) -> None:
         self.fleet_id = fleet_id if fleet_id is not None else uuid.uuid4().hex
         self.log_dir = log_dir
         self._phase_of = phase_of
         self._grace = grace
+        self._holder_of = holder_of
+        self._dull = dull
+        self._secrets = secrets
+        self._unbound_port = unbound_port
         self._runs: dict[ProcessId, Run] = {}
         self._open: list[Run] = []
         self._events: list[Event] = []
@@ -70,16 +93,28 @@ class SubprocessExecutor(Executor):
         """Start a process under a new supervisor and return at once.
 
         The child's environment is ours with the overlay applied; a PATH that the overlay does not touch gets this
-        interpreter's directory in front, where `vllm` and `vllm-router` are installed. Raises RuntimeError when the
-        executor is closed or the process still runs; whatever else goes wrong is reported as `Exited`.
+        interpreter's directory in front, where `vllm` and `vllm-router` are installed. A process whose ports somebody
+        else holds is not started. Raises RuntimeError when the executor is closed or the process still runs; whatever
+        else goes wrong is reported as `Exited`.
         """
         if self._closed:
             raise RuntimeError(f"cannot start {spec.id}: this executor is closed")
         if spec.id in self._runs and not self._runs[spec.id].ended:
             raise RuntimeError(f"cannot start {spec.id}: it still runs")
+        held = self._held(spec)
+        if held:
+            self._runs.pop(spec.id, None)
+            reason = "; ".join(f"its port {name} {who}" for name, who in held)
+            self._events.append(Exited(spec.id, None, reason, taken=tuple(name for name, _ in held)))
+            return
         own_folder = os.path.dirname(sys.executable)
         path = os.pathsep.join((own_folder, os.environ.get("PATH") or os.defpath))
-        set_here = dict(spec.env_set)
+        try:
+            set_here = {**(self._secrets(spec.argv) if self._secrets else {}), **dict(spec.env_set)}
+        except ValueError as error:
+            self._runs.pop(spec.id, None)
+            self._events.append(Exited(spec.id, None, str(error)))
+            return
         if "PATH" not in set_here and "PATH" not in spec.env_unset:
             set_here["PATH"] = path
         else:
@@ -98,7 +133,7 @@ class SubprocessExecutor(Executor):
             "grace": self._grace,
         }
         try:
-            run = self._supervise(spec.id, mark)
+            run = self._supervise(spec, mark)
         except OSError as error:
             self._runs.pop(spec.id, None)
             self._events.append(Exited(spec.id, None, f"cannot be supervised: {error}"))
@@ -108,11 +143,19 @@ class SubprocessExecutor(Executor):
         self._open.append(run)
         self._selector.register(run, selectors.EVENT_READ)
 
-    def _supervise(self, process: ProcessId, mark: dict[str, str]) -> Run:
+    def _held(self, spec: SpawnSpec) -> list[tuple[str, str]]:
+        """Return which ports of a process cannot be bound, each with who holds it."""
+        if self._holder_of is None:
+            return []
+        found = ((name, self._holder_of(spec.address, interval)) for name, interval in spec.ports)
+        return [(name, who) for name, who in found if who is not None]
+
+    def _supervise(self, spec: SpawnSpec, mark: dict[str, str]) -> Run:
         """Start a supervisor whose standard error is the process' log, which gets a line between two runs.
 
         Raises OSError when the log cannot be written or no process can be made.
         """
+        process = spec.id
         self.log_dir.mkdir(parents=True, exist_ok=True)
         path = self.log_dir / log_name(process)
         with path.open("a+b") as log:
@@ -129,7 +172,8 @@ class SubprocessExecutor(Executor):
                 start_new_session=True,
                 env=os.environ | mark,
             )
-            return Run(process, self.fleet_id, popen, path, log.tell(), self._phase_of)
+            at, told = log.tell(), (self._phase_of, self._dull, self._unbound_port)
+            return Run(process, self.fleet_id, popen, path, at, *told, spec.ports)
 
     def kill(self, process: ProcessId) -> None:
         """Ask a process' supervisor to end it and everything below it; does nothing for one that has ended."""

@@ -21,15 +21,22 @@ _ORDER = tuple(Phase)
 PhaseOf = Callable[[str], Phase | None]
 """Says which phase a log line announces, if any."""
 
+UnboundPort = Callable[[str], int | None]
+"""Says which port, if any, a log line tells could not be bound."""
+
+Dull = Callable[[str], bool]
+"""Says which log lines tell nothing about a failure, so that none of the few last lines is spent on them."""
+
 
 def clean(raw: bytes) -> str:
     """Return a line as text: undecodable bytes, colours and other terminal controls left out, the end stripped."""
     return _CONTROLS.sub("", raw.decode(errors="ignore")).rstrip()
 
 
-def tail(path: Path, start: int, lines: int) -> tuple[str, ...]:
+def tail(path: Path, start: int, lines: int, dull: Dull | None = None) -> tuple[str, ...]:
     """Return the last `lines` lines that the log holds after byte `start`; empty when it holds none or is gone.
 
+    Lines that are `dull` are left out and not counted.
     Of a line that was rewritten by carriage returns, as progress bars do, the last state counts. At most the last
     TAIL_BYTES are looked at, and LINE_BYTES of each line.
     """
@@ -44,17 +51,28 @@ def tail(path: Path, start: int, lines: int) -> tuple[str, ...]:
     except OSError:
         return ()
     text = raw.rstrip(b"\r\n")
-    rows = text.split(b"\n")[-lines:] if text else []
-    return tuple(clean(row.rstrip(b"\r").rpartition(b"\r")[2][:LINE_BYTES]) for row in rows)
+    found: list[str] = []
+    for row in reversed(text.split(b"\n") if text else []):
+        line = clean(row.rstrip(b"\r").rpartition(b"\r")[2][:LINE_BYTES])
+        if dull is None or not dull(line):
+            found.append(line)
+        if len(found) == lines:
+            break
+    return tuple(reversed(found))
 
 
 class PhaseFollower:
-    """Follows a log from byte `start` on and tells the phases it announces: each once, only forward."""
+    """Follows a log from byte `start` on and tells the phases it announces: each once, only forward.
 
-    def __init__(self, path: Path, start: int, phase_of: PhaseOf) -> None:
+    `unbound` has the ports that the log told could not be bound, until the last phase is announced.
+    """
+
+    def __init__(self, path: Path, start: int, phase_of: PhaseOf, unbound_port: UnboundPort | None = None) -> None:
         self._path = path
         self._at = start
         self._phase_of = phase_of
+        self._unbound_port = unbound_port
+        self.unbound: list[int] = []
         self._rest = b""
         self._reached = 0
 
@@ -96,7 +114,13 @@ class PhaseFollower:
         """Return the phases that some lines announce beyond the one reached so far."""
         found = []
         for row in rows:
-            phase = self._phase_of(clean(row[:LINE_BYTES])) if row and not self.done else None
+            if not row or self.done:
+                continue
+            line = clean(row[:LINE_BYTES])
+            port = self._unbound_port(line) if self._unbound_port else None
+            if port is not None:
+                self.unbound.append(port)
+            phase = self._phase_of(line)
             if phase is not None and _ORDER.index(phase) > self._reached:
                 self._reached = _ORDER.index(phase)
                 found.append(phase)

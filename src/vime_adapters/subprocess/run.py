@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vime_adapters.subprocess import procfs, shm
 from vime_adapters.subprocess.fleet import Sweep
-from vime_adapters.subprocess.logs import PhaseFollower, PhaseOf, tail
+from vime_adapters.subprocess.logs import Dull, PhaseFollower, PhaseOf, UnboundPort, tail
+from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Event, Exited, MemberLost, PhaseSeen, Spawned
 from vime_core.units import ProcessId
 
@@ -44,6 +45,9 @@ class Run:
         log: Path,
         start: int,
         phase_of: PhaseOf | None,
+        dull: Dull | None = None,
+        unbound_port: UnboundPort | None = None,
+        ports: tuple[tuple[str, Interval], ...] = (),
     ) -> None:
         assert popen.stdin is not None
         assert popen.stdout is not None
@@ -57,7 +61,10 @@ class Run:
         self._fleet_id = fleet_id
         self._log = log
         self._start = start
-        self._follower = PhaseFollower(log, start, phase_of) if phase_of else None
+        self._dull = dull
+        self._follower = PhaseFollower(log, start, phase_of, unbound_port) if phase_of else None
+        self._ports = ports
+        self._taken: tuple[str, ...] = ()
         self._said = b""
         self._pid: int | None = None
         self._program: procfs.Entry | None = None
@@ -91,8 +98,8 @@ class Run:
             self.tell("kill")
 
     def tail(self, lines: int) -> tuple[str, ...]:
-        """Return the last lines that this run wrote to its log."""
-        return tail(self._log, self._start, lines)
+        """Return the last lines that this run wrote to its log, without dull ones."""
+        return tail(self._log, self._start, lines, self._dull)
 
     def read(self) -> list[Event]:
         """Take in what the supervisor said since the last time, without waiting."""
@@ -125,7 +132,12 @@ class Run:
             self._sweep = Sweep(self._fleet_id, self.process, known, self._files)
 
     def _event(self, said: object) -> list[Event]:
-        """Return the events that one thing said by the supervisor means; none for what it cannot have said."""
+        """Return the events that one thing said by the supervisor means; none for what it cannot have said.
+
+        Nothing follows the end, whatever is said then: it may be the next life that would be blamed for it.
+        """
+        if self.ended:
+            return []
         match said:
             case {"event": "spawned", "pid": int(pid)}:
                 self._pid = pid
@@ -148,13 +160,25 @@ class Run:
     def _exited(self, code: int | None, reason: str | None) -> Event:
         """Return this run's last event."""
         self.ended = True
-        return Exited(self.process, code, reason, self.tail(TAIL_LINES))
+        return Exited(self.process, code, reason, self.tail(TAIL_LINES), self._taken)
 
     def follow(self, last: bool = False) -> list[Event]:
-        """Read the log on and return the phases it announces, once the process is known to exist."""
+        """Read the log on and return the phases it announces, once the process is known to exist.
+
+        A process whose log tells that one of its ports was taken by the time it came to it will not come up, and may
+        not end either: it is ended.
+        """
         if self._follower is None or self._pid is None or self.ended:
             return []
         phases = self._follower.finish() if last else self._follower.step()[0]
+        if self._follower.unbound and not self._taken:
+            self._taken = tuple(
+                name for name, run in self._ports if any(run.start <= port < run.end for port in self._follower.unbound)
+            )
+            if self._taken:
+                numbers = ", ".join(map(str, self._follower.unbound))
+                self._lost.append(f"its port {numbers} ({', '.join(self._taken)}) was taken while it started")
+                self.ask_end()
         return [PhaseSeen(self.process, phase) for phase in phases]
 
     def sweep(self) -> list[Event]:

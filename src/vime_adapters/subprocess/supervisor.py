@@ -126,7 +126,11 @@ class Supervisor:
             say("shm", files=sorted(self._ledger.ours))
 
     def _look(self) -> None:
-        """Take one look at the tree: shared memory, members that came, members that are gone."""
+        """Take one look at the tree: shared memory, members that came, members that are gone.
+
+        A process with its parent's title is no member: it was forked to run a compiler, say, which on a busy machine
+        may take seconds, and ends as it should.
+        """
         self._look_shm()
         tree = {found.pid: found for found in procfs.descendants(os.getpid()) if found.alive}
         for pid, (start, title) in list(self._members.items()):
@@ -141,7 +145,7 @@ class Supervisor:
         for pid, found in tree.items():
             if pid not in self._members and pid != self._target:
                 title = procfs.title(pid)
-                if title.startswith(self._prefix):
+                if title.startswith(self._prefix) and title != procfs.title(found.ppid):
                     self._members[pid] = (found.start, title)
 
     def _watch(self) -> None:

@@ -14,10 +14,10 @@ A row has ten columns, in the order of `COLUMNS`:
     negative  spelling that means the opposite, or None
     group     vLLM's heading for it, mostly the name of the configuration class
 
-Types: "int", "float", "str", "bool" (takes no value); "human_int" also takes suffixes, 1k = 1000 and 1K = 1024; "json"
-is read as JSON and can be given key by key as `--flag.key value`. A few "json" options take any other text as it is,
-and those that fill a configuration class allow suffixes on numbers in the JSON too. What vLLM reads by a rule of its
-own, such as an int or the word "auto", is "str" here.
+Types: "int", "float", "str", "bool" (takes no value); "human_int" also takes suffixes, 1k = 1000 and 1K = 1024;
+"auto_int" the same or the word auto; "json" is read as JSON and can be given key by key as `--flag.key value`. A few
+"json" options take any other text as it is, and those that fill a configuration class allow suffixes on numbers in the
+JSON too. What vLLM reads by another rule of its own is "str" here.
 
 vLLM reads underscores in a long flag as dashes before it looks the flag up; the rows hold dashes only.
 """

@@ -61,6 +61,19 @@ def allow_plugin(environ: os._Environ[str] | dict[str, str]) -> bool:
     return True
 
 
+def stay_eager(argv: list[str], environ: os._Environ[str] | dict[str, str]) -> bool:
+    """Let an engine that is to run eagerly compile nothing at all, in place; say whether anything was changed.
+
+    With `--enforce-eager` vLLM still compiles a helper at the first request for log-probabilities
+    (`vllm.v1.sample.ops.logprobs`): up to a minute of a C++ compiler in an engine that already serves, through a cache
+    that all engines of a user share and that one killed meanwhile leaves broken, so that later ones die of it.
+    """
+    if "--enforce-eager" not in argv or "TORCHDYNAMO_DISABLE" in environ:
+        return False
+    environ["TORCHDYNAMO_DISABLE"] = "1"
+    return True
+
+
 def main() -> None:
     """Run vLLM's command line on `sys.argv` with the CPU mends switched on.
 
@@ -68,6 +81,7 @@ def main() -> None:
     distribution named `vllm` is known: vLLM asks for its own metadata under that name and would die on a traceback.
     """
     os.environ[MARKER] = "1"
+    stay_eager(sys.argv, os.environ)
     try:
         metadata.version("vllm")
     except metadata.PackageNotFoundError:

@@ -6,6 +6,7 @@ The faults it looks for make vLLM fail much later, with messages that do not nam
 
 from __future__ import annotations
 
+import importlib
 import sys
 from importlib import metadata
 
@@ -50,7 +51,11 @@ def metadata_problems() -> tuple[str, ...]:
 
 
 def runtime_problems() -> tuple[str, ...]:
-    """Faults that only importing shows: the platform vLLM picks, and whether its compiled kernels load. Takes ~10 s."""
+    """Faults that only importing shows: the platform vLLM picks, whether its compiled kernels and NIXL load.
+
+    Takes about 10 s. vLLM imports NIXL where a KV connector is configured, and without it says so when an engine starts
+    (vLLM 0.32, distributed/nixl_utils.py: _load_nixl_attr).
+    """
     try:
         from vllm.platforms import current_platform
     except Exception as error:  # whatever an import of vLLM raises is what the reader needs to see
@@ -62,6 +67,10 @@ def runtime_problems() -> tuple[str, ...]:
     current_platform.import_kernels()
     if not hasattr(torch.ops._C, "cpu_attention_with_kv_cache"):
         return (f"vLLM's compiled CPU kernels did not load with torch {torch.__version__}",)
+    try:
+        importlib.import_module("nixl._api")
+    except ImportError as error:
+        return (f"prefill/decode fleets cannot run: NIXL cannot be imported: {error}",)
     return ()
 
 

@@ -10,7 +10,8 @@ nothing and gets 200), which is why ``Sampling`` is closed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -24,13 +25,31 @@ from tenacity import (
     wait_random,
 )
 
-from vime_adapters.wire import Answer, Unreachable, VimeHttpError, Wire
+from vime_adapters.wire import Answer, EngineRefused, Unreachable, VimeHttpError, Wire
 
 ROUTE = "/inference/v1/generate"
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds between two attempts, doubling
 _LEAST = 1.0  # seconds; an attempt with less time would be cut off half-way, and hide why the one before it failed
+REPEATS = 3
+"""How often those who own a fleet have a request made again whose engine may have died of it."""
+
 _TURNED_AWAY = (429, 503)
+_NOT_REACHED = re.compile(r"client error \(Connect\)|Prefill server \S+ returned (429|503) ")
+"""What a router says with status 500 when an engine took no connection, or its prefill engine turned it away.
+
+Seen of vllm-router 0.1.17. A prefill/decode router tries no other engine then, and goes on choosing one that is gone
+until its health check has found out.
+"""
+
+_LOST = (500, 502, 504)
+
+
+_ABORTED = "abort"
+
+
+class CutOff(EngineRefused):
+    """An engine ended a request before it was done, with what tokens there were: it was paused, or it is ending."""
 
 
 @frozen(kw_only=True)
@@ -94,15 +113,28 @@ def generate(
     *,
     model: str | None = None,
     deadline: float | None = None,
-    attempts: int = 6,
+    attempts: int | None = 6,
+    repeats: int = 0,
+    partial: bool = True,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> Generation:
     """Have one sample made by the engine, or by any engine behind the router, that ``wire`` points to.
 
-    Effect: one request runs over there, and its prompt enters the prefix cache. It is made again only where it cannot
-    have been started: nobody took the connection, or the answer was 503 (a router without a worker, an engine whose
-    queue is full) or 429 (a router whose queue is full). ``deadline`` is in seconds for all attempts and the pauses
-    between them together, the wire's time limit if not given; each attempt gets what is left of it, and none begins in
-    its last second. Raises ``VimeHttpError``: the last attempt's.
+    Effect: one request runs over there, and its prompt enters the prefix cache. It is made again where it cannot have
+    been started: nobody took the connection, be it the router or the engine that it chose, or the answer was 503 (a
+    router without a worker, an engine whose queue is full) or 429 (a router whose queue is full); ``attempts`` in all
+    at most, None for as many as there is time for.
+
+    It is made again ``repeats`` times, too, where it may have been started and its answer can never come: the
+    connection broke off, or the answer was 500, 502 or 504, as when its engine dies. So it is, unless ``partial``
+    answers are wanted, where the engine cut it off, as one does that is told to end (vLLM 0.32, v1/engine/core.py:
+    _handle_shutdown) or is paused in the mode "abort"; a paused one holds the new request until it goes on. Sampling
+    changes nothing that a second time could spoil, and an answer that never came is used by nobody; the bound is there
+    because a request may be what its engine dies of.
+
+    ``deadline`` is in seconds for all attempts and the pauses between them together, the wire's time limit if not
+    given; each attempt gets what is left of it, and none begins in its last second, nor once ``given_up`` says that
+    there is nobody left to answer. Raises ``VimeHttpError``: the last attempt's.
     """
     body: dict[str, Any] = {"token_ids": list(token_ids), "sampling_params": sampling.as_json()}
     if model is not None:
@@ -110,25 +142,53 @@ def generate(
     limit = wire.timeout if deadline is None else deadline
     end = monotonic() + limit
 
+    lost = 0
+
+    def again(error: BaseException) -> bool:
+        """Whether to make the request again after this failure."""
+        nonlocal lost
+        if safe_to_repeat(error):
+            return True
+        lost += 1
+        return lost <= repeats and lost_on_the_way(error)
+
     def stop(state: RetryCallState) -> bool:
         """Give up when the attempts are used up, or when the pause would leave too little time for one more."""
-        return bool(stop_after_attempt(attempts)(state)) or monotonic() + state.upcoming_sleep + _LEAST > end
+        used_up = attempts is not None and bool(stop_after_attempt(attempts)(state))
+        return used_up or given_up() or monotonic() + state.upcoming_sleep + _LEAST > end
 
     retrying = Retrying(
-        retry=retry_if_exception(safe_to_repeat),
+        retry=retry_if_exception(again),
         wait=wait_exponential(multiplier=_FIRST_WAIT, max=_LONGEST_WAIT) + wait_random(0.0, _FIRST_WAIT),
         stop=stop,
         reraise=True,
     )
-    wants_logprobs = sampling.logprobs is not None
-    return retrying(lambda: _parse(wire.post(ROUTE, body, timeout=max(end - monotonic(), 0.001)), wants_logprobs))
+
+    def ask() -> Generation:
+        answer = wire.post(ROUTE, body, timeout=max(end - monotonic(), 0.001))
+        found = _parse(answer, sampling.logprobs is not None)
+        if found.finish_reason == _ABORTED and not partial:
+            message = f"cut off after {len(found.token_ids)} tokens: the engine was paused, or is ending"
+            raise CutOff(wire.url, ROUTE, answer.status, message)
+        return found
+
+    return retrying(ask)
 
 
 def safe_to_repeat(error: BaseException) -> bool:
-    """Whether the failed call cannot have started anything."""
+    """Whether the failed call cannot have started anything, but for a prefill whose blocks nobody fetches."""
     if isinstance(error, Unreachable):
         return not error.sent
-    return isinstance(error, VimeHttpError) and error.status in _TURNED_AWAY
+    if not isinstance(error, VimeHttpError):
+        return False
+    return error.status in _TURNED_AWAY or (error.status == 500 and bool(_NOT_REACHED.search(error.message)))
+
+
+def lost_on_the_way(error: BaseException) -> bool:
+    """Whether the failed call may have been carried out, wholly or in part, by somebody who can no longer answer it."""
+    if isinstance(error, Unreachable):
+        return error.sent
+    return isinstance(error, CutOff) or (isinstance(error, VimeHttpError) and error.status in _LOST)
 
 
 def _parse(answer: Answer, wants_logprobs: bool) -> Generation:

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from vime_adapters.vllm import generate as tokens
 from vime_adapters.vllm.generate import Generation, Sampling
+from vime_adapters.vllm.metrics import Load, loads
 from vime_adapters.wire import ApiKey, EngineRefused, Unreachable, VimeHttpError, Wire
 
 __all__ = ["EngineClient", "EngineRefused", "Probed", "Unreachable", "VimeHttpError"]
@@ -81,13 +82,15 @@ class EngineClient:
     def probe(self, model: str, *, timeout: float | None = None) -> Probed:
         """Have one real token made for the prompt 1, 2, 3, at temperature 0. Effect: that request, nothing else.
 
-        Only this proves that every rank works. A paused or sleeping engine takes the request and does not answer it,
+        Its log-probability is asked for, as rollouts do: the first one has vLLM compile what ranks it (vLLM 0.32,
+        v1/sample/ops/logprobs.py), for which a busy engine in service would be taken for one that hangs. Only a token
+        proves that every rank works. A paused or sleeping engine takes the request and does not answer it,
         and the first token after a cold start on CPU can take 25 s, most of it a compiler: allow for both. Where the
         token route answers 403 (vLLM 0.32 without --enable-scale-out) or 404 (an older release, or an unknown model),
         ``/v1/completions`` is asked instead and the result says so.
         """
         end = monotonic() + (self.wire.timeout if timeout is None else timeout)
-        sampling = Sampling(max_tokens=1, temperature=0.0, logprobs=None)
+        sampling = Sampling(max_tokens=1, temperature=0.0)
         try:
             sample = tokens.generate(self.wire, _PROBE_PROMPT, sampling, model=model, deadline=timeout, attempts=1)
         except EngineRefused as refusal:
@@ -117,6 +120,10 @@ class EngineClient:
     ) -> Generation:
         """Have one sample made; see ``vime_adapters.vllm.generate.generate``, which repeats what is safe to repeat."""
         return tokens.generate(self.wire, token_ids, sampling, model=model, deadline=deadline)
+
+    def loads(self, *, timeout: float | None = None) -> dict[str, Load]:
+        """Return what runs and waits in each replica, by its label; empty where the engine does not tell. No effect."""
+        return loads(self.wire.get("/metrics", timeout=timeout).text)
 
     # Pausing and sleeping (dev)
 
@@ -151,12 +158,16 @@ class EngineClient:
     def wake_up(self, tags: Sequence[WakeTag] = (), *, timeout: float | None = None) -> bool:
         """Bring back the memory with these tags, or all of it; return whether the engine is wholly awake.
 
-        It schedules again only then. To update weights in between, wake "weights" first and "kv_cache" last. The
-        engine takes any word for a tag in silence (seen), so unknown ones are refused here.
+        It schedules again only then. To update weights in between, wake "weights" first and "kv_cache" last, and name
+        no tag that is awake: the engine then does nothing for the others either (executor/abstract.py: wake_up). The
+        engine takes any word for a tag in silence (seen), so unknown ones are refused here. A release that answers
+        without a word is asked whether it sleeps.
         """
         for tag in tags:
             _one_of("tag", tag, _TAGS)
         answer = self.wire.post("/wake_up", params={"tags": list(tags)} if tags else None, timeout=timeout)
+        if not answer.text:
+            return not self.is_sleeping(timeout=timeout)
         return bool(answer.field("status", str) == "awake")
 
     def is_sleeping(self, *, timeout: float | None = None) -> bool:

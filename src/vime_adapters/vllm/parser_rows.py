@@ -19,6 +19,7 @@ _BY_FUNCTION = {
     "parse_dataclass": "json",
     "union_dict_and_str": "json",
     "human_readable_int": "human_int",
+    "human_readable_int_or_auto": "auto_int",
 }
 
 

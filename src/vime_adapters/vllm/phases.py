@@ -73,3 +73,25 @@ def phase_of(line: str) -> Phase | None:
     """
     found = _ANNOUNCEMENT.match(line[:_LONGEST].lstrip("\r "))
     return _PHASES[str(found.lastgroup)] if found else None
+
+
+_ACCESS = re.compile(r"(?:\([^)]*\) )?INFO: +\S+ - \"[A-Z]+ \S* HTTP/[\d.]+\" 2\d\d\b")
+
+
+def is_access(line: str) -> bool:
+    """Whether a line of an engine's log tells of one request that went well, as uvicorn writes them by the thousand."""
+    return _ACCESS.match(line[:_LONGEST]) is not None
+
+
+_UNBOUND = re.compile(r"zmq\.error\.ZMQError: Address already in use \(addr='tcp://[^']*:(\d{1,5})'\)$")
+
+
+def unbound_port(line: str) -> int | None:
+    """Return the port that a line of an engine's log says was taken when it was to be bound, or None.
+
+    A NIXL side channel is bound by a thread that dies of it, while the engine waits for that thread for ever (vLLM
+    0.32, distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py: set_xfer_handshake_metadata). The line is the
+    last of the thread's traceback.
+    """
+    found = _UNBOUND.search(line[-_LONGEST:].rstrip())
+    return int(found.group(1)) if found else None

@@ -1,10 +1,12 @@
 """Laws of one engine: its ranks, its sizes, and what its command lines and environments say of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from attrs import frozen
+
 from vime_core.cluster import url
-from vime_core.plan import Engine, Process
+from vime_core.plan import Balance, Engine, Process
 
 Broken = tuple[str, str, str]
 """Where a law is broken, what is there, and what the law says."""
@@ -33,8 +35,35 @@ def value_of(argv: tuple[str, ...], flag: str) -> str | None:
     return next((b for a, b in pairwise(argv) if a == flag), None)
 
 
-def engine_laws(engine: Engine) -> Iterator[Broken]:
-    """Yield the broken laws of an engine with processes."""
+_INTERNAL, _EXTERNAL, _HYBRID = Balance  # looked up once: an Enum's members are slow to reach
+_WAYS = {"--data-parallel-external-lb": _EXTERNAL, "--data-parallel-hybrid-lb": _HYBRID}
+
+
+@frozen
+class Told:
+    """What one process is told, to be asked many times: by its command line, its environment, its ports.
+
+    ``after`` holds every token of the command line with the one that follows where it first stands, as `value_of`, and
+    None for the last; ``env`` the environment; ``starts`` where each of its own port runs begins, by name.
+    """
+
+    after: Mapping[str, str | None]
+    env: Mapping[str, str | None]
+    starts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, process: Process) -> "Told":
+        """Read what a process is told."""
+        backwards = process.argv[::-1]  # so that of a token that stands twice the first is kept
+        return cls(
+            dict(zip(backwards, (None, *backwards), strict=False)),
+            {entry.name: entry.value for entry in process.env},
+            {use.name: use.interval.start for use in process.ports},
+        )
+
+
+def engine_laws(engine: Engine, told: Sequence[Told]) -> Iterator[Broken]:
+    """Yield the broken laws of an engine with processes; ``told`` is what each of them is told, in their order."""
     at = engine.id
     ranks = [p.node_rank for p in engine.processes]
     if ranks != list(range(engine.nnodes)):
@@ -47,65 +76,103 @@ def engine_laws(engine: Engine) -> Iterator[Broken]:
         yield at, f"processes of {[len(p.gpus) for p in engine.processes]} GPUs", "as many GPUs for each process"
     if engine.ep not in {1, engine.tp * engine.dp * engine.pcp}:
         yield at, f"ep {engine.ep}", "1, or tp * dp * pcp"
+    if not _balanced(engine):
+        sizes = f"{engine.balance.value} balancing of {engine.dp} replicas in {engine.nnodes} processes"
+        yield at, sizes, "several replicas: external, processes for each; hybrid, several for each process"
+        return
     head = engine.processes[0]
-    starts = _starts(head)
+    starts = told[0].starts
     if "http" not in starts or engine.url != url(head.address, starts["http"]):
         yield at, f"url {engine.url}", "the address and the http port of its head"
-    for process in engine.processes:
-        yield from _process_laws(engine, process, starts)
+    for process, own in zip(engine.processes, told, strict=True):
+        yield from _process_laws(engine, process, own, starts)
 
 
-def _starts(process: Process) -> dict[str, int]:
-    return {use.name: use.interval.start for use in process.ports}
+def _balanced(engine: Engine) -> bool:
+    """Whether the processes and replicas of an engine go together as its balancing asks."""
+    dp, nodes = engine.dp, engine.nnodes
+    if engine.balance is _EXTERNAL:
+        return dp > 1 and nodes > 0 and nodes % dp == 0
+    if engine.balance is _HYBRID:
+        return 1 < nodes < dp and dp % nodes == 0
+    return min(dp, nodes) > 0
 
 
-def _process_laws(engine: Engine, process: Process, starts: dict[str, int]) -> Iterator[Broken]:
-    argv, wide = process.argv, engine.nnodes > 1
-    carried = [f for f in DISTRIBUTED if f in argv]
-    expected = [f for f in DISTRIBUTED if wide and (process.headless or f != "--headless")]
+def _replica(engine: Engine, rank: int) -> int:
+    """Return the first replica of a process."""
+    return rank * engine.dp // engine.nnodes
+
+
+def _serves(engine: Engine, rank: int) -> bool:
+    """Whether a process is to serve an API: the head alone, the first of each replica, or all."""
+    first = engine.nnodes // engine.dp if engine.balance is _EXTERNAL else engine.nnodes
+    return engine.balance is _HYBRID or rank % first == 0
+
+
+def _process_laws(engine: Engine, process: Process, told: Told, starts: Mapping[str, int]) -> Iterator[Broken]:
+    after, serves, meets = told.after, _serves(engine, process.node_rank), _meets(engine)
+    if ("http" in told.starts) != serves:
+        yield process.id, "no http port" if serves else "an http port", f"{engine.balance.value} balancing's own"
+    carried = [f for f in DISTRIBUTED if f in after]
+    expected = [f for f in DISTRIBUTED if (not serves if f == "--headless" else meets)]
     if carried != expected:
         yield process.id, f"flags {carried}", f"flags {expected} for nnodes {engine.nnodes}"
-    address = value_of(argv, "--master-addr")
+    address = after.get("--master-addr")
     if address is not None and address != engine.processes[0].address:
         yield process.id, f"--master-addr {address}", "the address of rank 0's host"
-    for flag, wanted in _told(engine, process, starts).items():
-        if value_of(argv, flag) != wanted:
-            yield process.id, f"{flag} {value_of(argv, flag)}", f"{flag} {wanted}"
-    if value_of(argv, "--seed") != str(engine.seed):
-        yield process.id, f"--seed {value_of(argv, '--seed')}", f"--seed {engine.seed} on every rank"
-    env = {entry.name: entry.value for entry in process.env}
+    for flag, wanted in _wanted(engine, process, told.starts, starts).items():
+        if after.get(flag) != wanted:
+            yield process.id, f"{flag} {after.get(flag)}", f"{flag} {wanted}"
+    for flag, way in _WAYS.items():
+        if (flag in after) != (engine.balance is way):
+            yield process.id, f"{engine.balance.value} balancing", f"{flag} with {way.value} balancing and no other"
+    if after.get("--seed") != str(engine.seed):
+        yield process.id, f"--seed {after.get('--seed')}", f"--seed {engine.seed} on every rank"
+    env = told.env
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible != ",".join(process.gpus):
         yield process.id, f"CUDA_VISIBLE_DEVICES={visible}", ",".join(process.gpus)
     if env.get("VLLM_HOST_IP") != process.address:
         yield process.id, f"VLLM_HOST_IP={env.get('VLLM_HOST_IP')}", process.address
-    own = _starts(process)
     for name, use in TOLD.items():
-        start = own.get(use)
+        start = told.starts.get(use)
         if env.get(name) != (None if start is None else str(start)):
             yield process.id, f"{name}={env.get(name)}", f"the start of its {use} ports, {start}"
 
 
-def _told(engine: Engine, process: Process, starts: dict[str, int]) -> dict[str, str | None]:
+def _meets(engine: Engine) -> bool:
+    """Whether processes are ranks of one node group: a replica, or an engine of one API, over several of them."""
+    return engine.nnodes > (1 if engine.balance is _INTERNAL else engine.dp)
+
+
+def _wanted(
+    engine: Engine, process: Process, own: Mapping[str, int], starts: Mapping[str, int]
+) -> dict[str, str | None]:
     """Return what each flag that follows from the plan must say, None where it must be absent."""
     head = engine.processes[0].address
-    wide, first = engine.nnodes > 1, not process.headless
+    wide, several = _meets(engine), engine.nnodes > 1 and engine.dp > 1
+    serves = _serves(engine, process.node_rank)
+    external, hybrid = engine.balance is _EXTERNAL, engine.balance is _HYBRID
+    replica = str(_replica(engine, process.node_rank))
 
-    def port(name: str) -> str | None:
-        return str(starts[name]) if name in starts else None
+    def port(name: str, at: Mapping[str, int]) -> str | None:
+        return str(at[name]) if name in at else None
 
     return {
         "--tensor-parallel-size": str(engine.tp),
         "--pipeline-parallel-size": str(engine.pp) if engine.pp > 1 else None,
         "--data-parallel-size": str(engine.dp) if engine.dp > 1 else None,
         "--prefill-context-parallel-size": str(engine.pcp) if engine.pcp > 1 else None,
-        "--host": head if first else None,
-        "--port": port("http") if first else None,
+        "--host": process.address if serves else None,
+        "--port": port("http", own) if serves else None,
         "--nnodes": str(engine.nnodes) if wide else None,
         "--node-rank": str(process.node_rank) if wide else None,
-        "--master-port": port("master") if wide else None,
+        "--master-port": port("master", starts) if wide else None,
         "--distributed-executor-backend": "mp" if wide else None,
         "--data-parallel-backend": "mp" if wide else None,
-        "--data-parallel-address": head if wide and engine.dp > 1 else None,
-        "--data-parallel-rpc-port": port("dp_rpc") if wide and engine.dp > 1 else None,
+        "--data-parallel-address": head if several else None,
+        "--data-parallel-rpc-port": port("dp_rpc", starts) if several else None,
+        "--data-parallel-rank": replica if external else None,
+        "--data-parallel-size-local": str(engine.dp // engine.nnodes) if hybrid else None,
+        "--data-parallel-start-rank": replica if hybrid else None,
     }

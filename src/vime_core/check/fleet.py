@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from vime_core.check.engines import Broken
-from vime_core.check.hosts import positions
+from vime_core.check.hosts import Positions, positions
 from vime_core.cluster import url
 from vime_core.plan import Engine, LaunchPlan, Role, Router, Transport, WeightMember
 
@@ -38,8 +38,8 @@ def _router(router: Router, engines: Sequence[Engine]) -> Iterator[Broken]:
     http = next((use.interval.start for use in router.ports if use.name == "http"), 0)
     if router.url != url(router.address, http):
         yield router.id, f"url {router.url}", "its address and its http port"
-    urls = {role: [e.url for e in engines if e.role is role] for role in HEADS}
-    known = {e.url for e in engines}
+    urls = {role: [member for e in engines if e.role is role for member in e.urls] for role in HEADS}
+    known = {member for e in engines for member in e.urls}
     shown = {
         Role.REGULAR: list(router.worker_urls),
         Role.PREFILL: [member for member, _ in router.prefill_urls],
@@ -50,8 +50,8 @@ def _router(router: Router, engines: Sequence[Engine]) -> Iterator[Broken]:
             if member not in known:
                 yield router.id, member, "the url of an engine of this model"
         if shown[role] != urls[role]:
-            found = f"{len(shown[role])} {role.value} urls for {len(urls[role])} engines"
-            yield router.id, found, f"the url of every {role.value} engine of this model, once and in order"
+            found = f"{len(shown[role])} {role.value} urls for {len(urls[role])} of engines"
+            yield router.id, found, f"every url of every {role.value} engine of this model, once and in order"
     if router.pd != bool(urls[Role.PREFILL]):
         yield router.id, f"mode {router.mode}", "pd with prefill engines, regular without"
 
@@ -87,11 +87,8 @@ def _order(plan: LaunchPlan, known: set[str], engines: Mapping[str, Sequence[Eng
 
 
 def _weights(plan: LaunchPlan, engines: Mapping[str, Sequence[Engine]]) -> Iterator[Broken]:
-    sizes = {engine.id: engine.gpus_per_engine for engine in plan.engines}
-    places = positions(plan)
-    owned: dict[str, list[int]] = {
-        e.id: [places.get((p.node, gpu), -1) for p in e.processes for gpu in p.gpus] for e in plan.engines
-    }
+    by_id = {engine.id: engine for engine in plan.engines}
+    places = positions(plan) if any(m.transport is Transport.IPC for s in plan.weight_sync for m in s.engines) else {}
     for sync in plan.weight_sync:
         where, at = f"weight_sync.{sync.model}", 1
         joins = [m for m in sync.engines if m.rank_offset is not None]
@@ -100,9 +97,10 @@ def _weights(plan: LaunchPlan, engines: Mapping[str, Sequence[Engine]]) -> Itera
         if [m.engine for m in sync.engines] != [e.id for e in engines.get(sync.model, ())]:
             yield where, ", ".join(m.engine for m in sync.engines[:4]), "every engine of the model, once and in order"
         for member in sync.engines:
-            if member.span != sizes.get(member.engine):
+            engine = by_id.get(member.engine)
+            if engine is None or member.span != engine.gpus_per_engine:
                 yield where, f"{member.engine} spans {member.span}", "the GPUs of an engine of the plan"
-            yield from _member(where, member, owned.get(member.engine, []))
+            yield from _member(where, member, engine, places)
             if member.transport in {Transport.IPC, Transport.DISK}:
                 continue
             if member.rank_offset != at:
@@ -115,8 +113,10 @@ def _weights(plan: LaunchPlan, engines: Mapping[str, Sequence[Engine]]) -> Itera
             yield f"weight_sync.{one}", "two weight groups", "one for each model"
 
 
-def _member(where: str, member: WeightMember, owned: list[int]) -> Iterator[Broken]:
+def _member(where: str, member: WeightMember, engine: Engine | None, places: Positions) -> Iterator[Broken]:
     if member.transport is Transport.IPC:
+        processes = engine.processes if engine is not None else ()
+        owned = [places.get(p.node, {}).get(gpu, -1) for p in processes for gpu in p.gpus]
         if len(member.trainer_ranks) != member.span or member.rank_offset is not None:
             yield where, f"{member.engine} by IPC", "one trainer rank for every GPU, and no group rank"
         if list(member.trainer_ranks) != owned:

@@ -19,6 +19,19 @@ Engines that somebody else runs have the same kinds, and no step ever starts or 
 """
 
 from vime_core.diff.fleet import diff
+from vime_core.diff.running import changed_to
 from vime_core.diff.values import Action, Change, EngineDiff, Kind, Part, PlanDiff, RouterDiff, Step, WeightsDiff
 
-__all__ = ["Action", "Change", "EngineDiff", "Kind", "Part", "PlanDiff", "RouterDiff", "Step", "WeightsDiff", "diff"]
+__all__ = [
+    "Action",
+    "Change",
+    "EngineDiff",
+    "Kind",
+    "Part",
+    "PlanDiff",
+    "RouterDiff",
+    "Step",
+    "WeightsDiff",
+    "changed_to",
+    "diff",
+]

@@ -88,6 +88,7 @@ def engine_fixed(engine: Engine, plan: LaunchPlan) -> Facts:
         "pcp": engine.pcp,
         "ep": engine.ep,
         "seed": engine.seed,
+        "balance": engine.balance,
         "url": engine.url,
     }
 

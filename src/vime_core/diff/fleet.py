@@ -144,10 +144,10 @@ def _sync(
     )
 
 
-def _behind(router: Router, plan: LaunchPlan) -> dict[EngineId, str]:
+def _behind(router: Router, plan: LaunchPlan) -> dict[EngineId, tuple[str, ...]]:
     """Return the engines that a router is to reach, with their urls."""
     urls = {*router.worker_urls, *(url for url, _ in router.prefill_urls), *router.decode_urls}
-    return {engine.id: engine.url for engine in plan.engines if engine.url in urls}
+    return {engine.id: engine.urls for engine in plan.engines if engine.url in urls}
 
 
 def _routers(two: _Two, kinds: Kinds) -> Iterator[RouterDiff]:
@@ -181,8 +181,8 @@ def _router(two: _Two, old: Router, new: Router, kinds: Kinds) -> RouterDiff:
             )
             return RouterDiff(new.id, new.model, Kind.RESTART, why)
         return RouterDiff(new.id, new.model, Kind.NOOP, _SAME)
-    leave = tuple(name for name, url in before.items() if after.get(name) != url or name in again)
-    join = tuple(name for name, url in after.items() if before.get(name) != url or name in again)
+    leave = tuple(name for name, own in before.items() if after.get(name) != own or name in again)
+    join = tuple(name for name, own in after.items() if before.get(name) != own or name in again)
     listed = facts.changes(new.id, facts.workers(old), facts.workers(new))
     if leave or join or listed:
         why = "members leave and join while it runs"

@@ -7,6 +7,7 @@ from attrs import frozen
 
 from vime_core.plan import (
     Arg,
+    Balance,
     Engine,
     LaunchPlan,
     Note,
@@ -57,6 +58,11 @@ _TRANSPORTS = {
     Transport.NCCL: "the engine has GPUs of its own: it joins the group whose rank 0 is the trainer's sender",
     Transport.DISK: "update_weight_transport asks for it: the engine reloads what the trainer wrote",
     Transport.USER: "the user's own weight_transfer_config names another way; ranks are kept for it",
+}
+_BALANCES = {
+    Balance.INTERNAL: "requests for all replicas come to the head, which deals them out",
+    Balance.EXTERNAL: "every replica has a url of its own: the router deals requests out to them",
+    Balance.HYBRID: "every node has a url: the router deals requests out to nodes, each node to its replicas",
 }
 _ASKED = {Transport.DISK: Source.TRAINER, Transport.USER: Source.USER}
 
@@ -112,13 +118,16 @@ def _engine(engine: Engine, plan: LaunchPlan) -> Iterator[Line]:
         yield line(
             About.ENGINE, "url", engine.url, Source.USER, "somebody else runs it; no process of it is the plan's"
         )
+    if engine.dp > 1 and engine.processes:
+        yield line(About.ENGINE, "balance", engine.balance.value, Source.LAYOUT, _BALANCES[engine.balance])
     for router in plan.routers:
         pools = {url for url, _ in router.prefill_urls} | {*router.decode_urls}
         if engine.url in pools:
             fixed = "a prefill/decode router knows its engines from the start"
             yield line(About.ROUTER, "router", router.id, Source.ROLE, fixed)
         elif engine.url in router.worker_urls:
-            joins = "the head becomes a member once it has answered"
+            every = "every url of it" if len(engine.urls) > 1 else "the head"
+            joins = f"{every} becomes a member once it has answered"
             given = "the router is started with its url"
             yield line(About.ROUTER, "router", router.id, Source.ROLE, joins if engine.processes else given)
     for sync in plan.weight_sync:
@@ -181,9 +190,11 @@ def _router(router: Router, plan: LaunchPlan) -> Iterator[Line]:
     yield Line(
         router.id, About.ROUTER, "host", value, Source.PLACEMENT, f"requests for {router.model} go to {router.url}"
     )
-    heads = {engine.url: engine.id for engine in plan.engines}
+    heads = {url: f"the head of {engine.id}" for engine in plan.engines for url in engine.urls[:1]}
+    others = {url: f"a further API of {engine.id}" for engine in plan.engines for url in engine.urls[1:]}
     for url in (*router.worker_urls, *(u for u, _ in router.prefill_urls), *router.decode_urls):
-        yield Line(router.id, About.ROUTER, "member", url, Source.ROLE, f"the head of {heads.get(url, 'no engine')}")
+        whose = heads.get(url) or others.get(url, "the head of no engine")
+        yield Line(router.id, About.ROUTER, "member", url, Source.ROLE, whose)
     yield from _args(router.id, router.args)
     yield from _ports(router.id, router.ports)
 

@@ -5,6 +5,7 @@ The driver hands each command to an executor or a control and reports what came 
 
 from attrs import frozen
 
+from vime_core.lifecycle.wishes import SleepLevel, WakeTag
 from vime_core.units import EngineId, ProcessId
 
 
@@ -59,4 +60,57 @@ class ReadLog:
     process: ProcessId
 
 
-Command = Spawn | Kill | ProbeEngine | ProbeRouter | Register | Deregister | ReadLog
+@frozen
+class ProbeIdle:
+    """Ask the engine's head whether any request runs or waits in it; answer with ``IdleProbed``."""
+
+    engine: EngineId
+
+
+@frozen
+class PutToSleep:
+    """Put the engine to sleep; answer with ``Slept``. ``level`` says what is given up, see `SleepLevel`."""
+
+    engine: EngineId
+    level: SleepLevel
+
+
+@frozen
+class Wake:
+    """Wake the named parts of the engine; answer with ``Woken``. ``tags`` are vLLM's: weights, kv_cache."""
+
+    engine: EngineId
+    tags: tuple[WakeTag, ...]
+
+
+@frozen
+class Watch:
+    """Look at the engine's progress from now on; report ``EngineIll`` and ``EngineWell`` whenever that changes.
+
+    It is well when this starts. Progress is a step counter that rises while requests run, or a token for a probe.
+    """
+
+    engine: EngineId
+
+
+@frozen
+class Unwatch:
+    """Stop looking at the engine's progress."""
+
+    engine: EngineId
+
+
+Command = (
+    Spawn
+    | Kill
+    | ProbeEngine
+    | ProbeRouter
+    | Register
+    | Deregister
+    | ReadLog
+    | ProbeIdle
+    | PutToSleep
+    | Wake
+    | Watch
+    | Unwatch
+)

@@ -18,7 +18,8 @@ class Fault:
 
     ``process`` is the first process that failed; the ends of its siblings that follow from it are no faults of their
     own. ``phase`` is the last one its log showed. ``early`` says that it ended within the policy's crash window of its
-    start. ``at`` is on the clock that the machine was given. ``tail`` holds the last lines of its log.
+    start, ``host_lost`` that its host was lost. ``at`` is on the clock that the machine was given. ``tail`` holds the
+    last lines of its log.
     """
 
     code: Code
@@ -29,6 +30,7 @@ class Fault:
     at: float
     tail: tuple[str, ...] = ()
     early: bool = False
+    host_lost: bool = False
 
     def __str__(self) -> str:
         """The fault in one line that starts with its code."""

@@ -6,11 +6,20 @@ that is slow, tells a doubled answer from a late one, and is why Deregister can 
 
 from collections.abc import Mapping
 
-from vime_core.lifecycle.commands import Deregister, ProbeEngine, ProbeRouter, Register
-from vime_core.lifecycle.events import Answer, Deregistered, EngineProbed, Registered, RouterProbed
-from vime_core.lifecycle.records import Question, RouterRecord, UnitRecord
-from vime_core.lifecycle.states import EngineState
+from vime_core.lifecycle.commands import Deregister, ProbeEngine, ProbeIdle, ProbeRouter, PutToSleep, Register, Wake
+from vime_core.lifecycle.events import (
+    Answer,
+    Deregistered,
+    EngineProbed,
+    IdleProbed,
+    Registered,
+    RouterProbed,
+    Slept,
+    Woken,
+)
+from vime_core.lifecycle.records import EngineRecord, Question, UnitRecord
 from vime_core.lifecycle.table import IllegalEvent, UnitTrigger
+from vime_core.lifecycle.wishes import ALL_TAGS
 
 _U = UnitTrigger
 
@@ -19,26 +28,27 @@ _MEANING: Mapping[type[Answer], tuple[type[Question], UnitTrigger, UnitTrigger]]
     RouterProbed: (ProbeRouter, _U.ANSWERED, _U.NOT_ANSWERED),
     Registered: (Register, _U.ADMITTED, _U.NOT_ADMITTED),
     Deregistered: (Deregister, _U.DISMISSED, _U.NOT_DISMISSED),
+    IdleProbed: (ProbeIdle, _U.IDLE, _U.BUSY),
+    Slept: (PutToSleep, _U.SLEPT, _U.NOT_SLEPT),
+    Woken: (Wake, _U.AWAKE, _U.NOT_WOKEN),
 }
 """For each kind of answer: its question, what it means when it went well, and what it means when it did not."""
 
 
-def question(unit: UnitRecord) -> Question:
-    """Return what there is to ask a unit now: a router and a starting engine whether they work, a ready engine's router
-    to take it, a failed engine's router to let it go.
-    """
-    if isinstance(unit, RouterRecord):
-        return ProbeRouter(unit.part.id)
-    if unit.state is EngineState.STARTING:
-        return ProbeEngine(unit.part.id)
-    assert unit.router is not None, "only engines with a router are asked for after they are ready"
-    kind = Register if unit.state is EngineState.READY else Deregister
-    return kind(unit.part.id, unit.router.part.id)
-
-
 def meaning(unit: UnitRecord, answer: Answer) -> UnitTrigger:
-    """Return what an answer is for its unit. Raises IllegalEvent when the unit was not asked that question."""
+    """Return what an answer is for its unit. Raises IllegalEvent when the unit was not asked that question.
+
+    A yes of a router that has been started again since it was asked is worth nothing. An engine of which not every part
+    was woken is WOKEN and not AWAKE.
+    """
     asked, well, ill = _MEANING[type(answer)]
     if not isinstance(unit.asked, asked):
         raise IllegalEvent(f"{unit.part.id}: {type(answer).__name__} answers a question that nobody asked")
-    return well if answer.fault is None else ill
+    if answer.fault is not None:
+        return ill
+    if isinstance(unit, EngineRecord):
+        if well is _U.ADMITTED and unit.router is not None and unit.router_life != unit.router.life:
+            return ill
+        if isinstance(unit.asked, Wake) and set(unit.asked.tags) | set(unit.awake) != set(ALL_TAGS):
+            return _U.WOKEN
+    return well

@@ -13,6 +13,8 @@ class Explained(Enum):
     _value_: str
     meaning: str
 
+    __hash__ = object.__hash__  # members are alone in the world, and tables are looked up with them all the time
+
     def __new__(cls, word: str, meaning: str) -> "Explained":
         """Make a member whose value is the word alone."""
         member = object.__new__(cls)
@@ -37,8 +39,16 @@ class EngineState(Explained):
     PLANNED = ("planned", "none of its ranks has been asked for")
     STARTING = ("starting", "all its ranks have been asked for; its head has not answered yet")
     READY = ("ready", "its head gave a token; its router is not ready or has not taken it yet")
+    STALE = (
+        "stale",
+        "it works and holds other weights than the fleet; it gets no requests until it is brought up to date",
+    )
     SERVING = ("serving", "requests can reach it")
-    FAILED = ("failed", "one of its ranks died or it was too slow; the other ranks are ended")
+    SUSPECT = ("suspect", "requests can reach it, and it makes no progress; it is given up unless it soon does")
+    SYNCING = ("syncing", "its weights are being replaced")
+    DRAINING = ("draining", "it takes no new requests; those under way are finished, then it sleeps or ends")
+    SLEEPING = ("sleeping", "it was put to sleep; it answers nothing until it is awake")
+    FAILED = ("failed", "one of its ranks died or it was too slow; its ranks are ended, and it may be started again")
     STOPPING = ("stopping", "all its ranks are told to end, through no fault of its own")
     STOPPED = ("stopped", "ended on purpose; no rank is left")
 
@@ -49,7 +59,7 @@ class RouterState(Explained):
     PLANNED = ("planned", "not asked for yet; a router with fixed members waits for them")
     STARTING = ("starting", "asked for; it has not answered yet")
     READY = ("ready", "it answered that it can serve")
-    FAILED = ("failed", "it died or it was too slow")
+    FAILED = ("failed", "it died or it was too slow; it may be started again")
     STOPPING = ("stopping", "told to end, through no fault of its own")
     STOPPED = ("stopped", "ended on purpose")
 
@@ -59,8 +69,12 @@ class FleetState(Explained):
 
     PLANNED = ("planned", "nothing has been started")
     STARTING = ("starting", "some engine does not serve yet, or some router is not ready yet")
-    SERVING = ("serving", "every engine serves and every router is ready")
-    DEGRADED = ("degraded", "it served whole once; now at least one engine has failed and at least one is left")
+    SERVING = ("serving", "every engine serves, sleeps or is being given weights, and every router is ready")
+    DEGRADED = ("degraded", "it served once; now some engine or router is lost, stale or being started")
+    HOLDING = (
+        "holding",
+        "most engines failed together, so the cause is not in them; nothing is started again for a while",
+    )
     STOPPING = ("stopping", "everything is told to end; waiting for the last process")
     FAILED = ("failed", "ended because of a fault; no process is left")
     STOPPED = ("stopped", "ended because somebody asked; no process is left")

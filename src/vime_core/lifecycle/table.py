@@ -36,10 +36,20 @@ status 0 when they notice at all. So an end of any rank, whatever its status, is
 is already FAILED or STOPPING, where it is LATE: expected and no news. That is also how the first rank to go stays the
 one that is recorded as the cause.
 
-Fate is not shared between engines once the fleet has served: it is then DEGRADED and goes on. Before that, a failure
-ends everything, because a fleet that never was whole has nobody waiting for what is left of it. There is no way back
-from FAILED to STARTING in these tables; bringing an engine back is a cell in ENGINE (FAILED, SPAWN) and one in FLEET
-(DEGRADED, COMPLETE) when that day comes.
+Fate is not shared between engines once the fleet has served: it is then DEGRADED and goes on, and what failed is
+started again while its budget lasts. Before that, more failures than the policy allows end everything, because a fleet
+that never was whole has nobody waiting for what is left of it.
+
+Lives
+=====
+
+FAILED and STOPPED are not the end of an engine, nor EXITED of a process: SPAWN leads back to STARTING. A next life
+begins only when every process of the last one is gone, its router has let it go and no question to it is under way, so
+nothing that is still to come can be taken for news of the new life. The same holds for a router.
+
+What an engine does between STARTING and its end is decided by `vime_core.lifecycle.course`; these tables say what is
+possible. An answer that only tells whether its router knows an engine (ADMITTED, DISMISSED and their opposites) is
+legal wherever an engine can come while that question is under way.
 """
 
 from collections.abc import Mapping
@@ -87,6 +97,24 @@ class UnitTrigger(Enum):
     OVERDUE = "deadline passed"
     DISMISSED = "router let it go"
     NOT_DISMISSED = "router kept it"
+    ENTER = "goes into service"
+    UNROUTED = "its router failed"
+    OUTDATED = "holds other weights"
+    UP_TO_DATE = "holds the fleet's weights"
+    ILL = "makes no progress"
+    WELL = "makes progress again"
+    SYNC = "weights are being replaced"
+    SYNCED = "weights replaced or not"
+    SYNCED_ASLEEP = "weights replaced, part of it asleep"
+    LEAVE = "to sleep or to end"
+    IDLE = "no request left"
+    BUSY = "requests under way"
+    SLEPT = "fell asleep"
+    NOT_SLEPT = "did not fall asleep"
+    WOKEN = "part of it awake"
+    AWAKE = "all of it awake"
+    NOT_WOKEN = "did not wake"
+    END = "ended by wish"
     DRAINED = "last process gone"
     CLOSE = "fleet ends"
 
@@ -96,9 +124,15 @@ class FleetTrigger(Enum):
 
     START = "start"
     COMPLETE = "all serve"
+    COMPLETE_WITHOUT = "all have served or were given up"
     ENGINE_LOST = "an engine failed"
+    ENGINE_RETRIED = "an engine failed and is tried again"
+    MANY_LOST = "most engines failed together"
+    RESUME = "held long enough"
+    OUT = "an engine is out of service"
     LAST_ENGINE_LOST = "the last engine failed"
-    ROUTER_LOST = "a router failed"
+    ROUTER_LOST = "a router failed for good"
+    ROUTER_RETRIED = "a router failed and is tried again"
     CLOSE = "close asked"
     DRAINED = "nothing left, as asked"
     DRAINED_BY_FAULT = "nothing left, after a fault"
@@ -119,6 +153,7 @@ PROCESS: Final[Table[ProcessState, ProcessTrigger]] = {
         _T.MEMBER_LOST: _P.STARTING,
         _T.KILL: _P.STOPPING,
         _T.EXITED: _P.EXITED,
+        _T.LOG_READ: _P.STARTING,  # the log of its last life
     },
     _P.UP: {
         _T.SPAWNED: _P.UP,  # the answer overtook the report of its birth; the pid is still news
@@ -126,6 +161,7 @@ PROCESS: Final[Table[ProcessState, ProcessTrigger]] = {
         _T.MEMBER_LOST: _P.UP,
         _T.KILL: _P.STOPPING,
         _T.EXITED: _P.EXITED,
+        _T.LOG_READ: _P.UP,
     },
     _P.STOPPING: {
         _T.SPAWNED: LATE,
@@ -135,48 +171,144 @@ PROCESS: Final[Table[ProcessState, ProcessTrigger]] = {
         _T.EXITED: _P.EXITED,
         _T.LOG_READ: _P.STOPPING,
     },
-    _P.EXITED: {_T.PHASE_SEEN: LATE, _T.MEMBER_LOST: LATE, _T.LOG_READ: _P.EXITED},
+    _P.EXITED: {
+        _T.SPAWN: _P.STARTING,  # the next life
+        _T.PHASE_SEEN: LATE,
+        _T.MEMBER_LOST: LATE,
+        _T.LOG_READ: _P.EXITED,
+    },
 }
-
 _E, _U = EngineState, UnitTrigger
 
+_LET_GO = (_U.DISMISSED, _U.NOT_DISMISSED)
+_MEMBERSHIP = (_U.ADMITTED, _U.NOT_ADMITTED, *_LET_GO)
+_NEVER_NEWS = (_U.ANSWERED, _U.NOT_ANSWERED, _U.IDLE, _U.BUSY, _U.SLEPT, _U.NOT_SLEPT, _U.WOKEN, _U.AWAKE, _U.NOT_WOKEN)
+_SEEN = (_U.ILL, _U.WELL, _U.SYNCED)
+
+
+def _row(
+    state: EngineState, cells: dict[UnitTrigger, EngineState | Late], *, up: bool = False, late: bool = False
+) -> dict[UnitTrigger, EngineState | Late]:
+    """Return a row of the engine's table: its cells, and those of all states in which it is up, or has ended."""
+    row: dict[UnitTrigger, EngineState | Late] = {}
+    if up:
+        row |= dict.fromkeys(_SEEN, LATE)
+        row |= {_U.LOST: _E.FAILED, _U.CLOSE: _E.STOPPING}
+    if late:
+        row |= dict.fromkeys((*_NEVER_NEWS, *_SEEN), LATE)
+    return row | cells
+
+
 ENGINE: Final[Table[EngineState, UnitTrigger]] = {
-    _E.PLANNED: {_U.SPAWN: _E.STARTING, _U.CLOSE: _E.STOPPED},
+    _E.PLANNED: {_U.SPAWN: _E.STARTING, _U.SYNCED: LATE, _U.END: _E.STOPPED, _U.CLOSE: _E.STOPPED},
     _E.STARTING: {
         _U.ANSWERED: _E.READY,
         _U.NOT_ANSWERED: _E.STARTING,
+        _U.ILL: LATE,
+        _U.WELL: LATE,
+        _U.SYNCED: LATE,
         _U.LOST: _E.FAILED,
         _U.OVERDUE: _E.FAILED,
+        _U.END: _E.STOPPING,
         _U.CLOSE: _E.STOPPING,
     },
-    _E.READY: {
-        _U.ADMITTED: _E.SERVING,
-        _U.NOT_ADMITTED: _E.READY,
-        _U.LOST: _E.FAILED,
-        _U.OVERDUE: _E.FAILED,
-        _U.CLOSE: _E.STOPPING,
-    },
-    _E.SERVING: {_U.LOST: _E.FAILED, _U.CLOSE: _E.STOPPING},
-    _E.FAILED: {
-        _U.ANSWERED: LATE,
-        _U.NOT_ANSWERED: LATE,
-        _U.ADMITTED: LATE,
-        _U.NOT_ADMITTED: LATE,
-        _U.LOST: LATE,
-        _U.DISMISSED: _E.FAILED,
-        _U.NOT_DISMISSED: _E.FAILED,
-        _U.DRAINED: _E.FAILED,
-        _U.CLOSE: _E.FAILED,
-    },
-    _E.STOPPING: {
-        _U.ANSWERED: LATE,
-        _U.NOT_ANSWERED: LATE,
-        _U.ADMITTED: LATE,
-        _U.NOT_ADMITTED: LATE,
-        _U.LOST: LATE,
-        _U.DRAINED: _E.STOPPED,
-    },
-    _E.STOPPED: {_U.ANSWERED: LATE, _U.NOT_ANSWERED: LATE, _U.ADMITTED: LATE, _U.NOT_ADMITTED: LATE},
+    _E.READY: _row(
+        _E.READY,
+        {
+            **dict.fromkeys(_MEMBERSHIP, _E.READY),
+            _U.ENTER: _E.SERVING,
+            _U.OUTDATED: _E.STALE,
+            _U.SYNC: _E.SYNCING,
+            _U.LEAVE: _E.DRAINING,
+            _U.OVERDUE: _E.FAILED,
+        },
+        up=True,
+    ),
+    _E.STALE: _row(
+        _E.STALE,
+        {**dict.fromkeys(_LET_GO, _E.STALE), _U.UP_TO_DATE: _E.READY, _U.SYNC: _E.SYNCING, _U.LEAVE: _E.DRAINING},
+        up=True,
+    ),
+    _E.SERVING: _row(
+        _E.SERVING,
+        {
+            _U.UNROUTED: _E.READY,
+            _U.OUTDATED: _E.STALE,
+            _U.ILL: _E.SUSPECT,
+            _U.SYNC: _E.SYNCING,
+            _U.LEAVE: _E.DRAINING,
+        },
+        up=True,
+    ),
+    _E.SUSPECT: _row(
+        _E.SUSPECT,
+        {
+            _U.ILL: _E.SUSPECT,
+            _U.WELL: _E.SERVING,
+            _U.UNROUTED: _E.READY,
+            _U.OUTDATED: _E.STALE,
+            _U.LEAVE: _E.DRAINING,
+            _U.OVERDUE: _E.FAILED,
+        },
+        up=True,
+    ),
+    _E.SYNCING: _row(
+        _E.SYNCING,
+        {
+            **dict.fromkeys(_MEMBERSHIP, _E.SYNCING),
+            _U.SYNCED: _E.READY,
+            _U.SYNCED_ASLEEP: _E.SLEEPING,
+            _U.OVERDUE: _E.FAILED,
+        },
+        up=True,
+    ),
+    _E.DRAINING: _row(
+        _E.DRAINING,
+        {
+            **dict.fromkeys(_LET_GO, _E.DRAINING),
+            _U.IDLE: _E.DRAINING,
+            _U.BUSY: _E.DRAINING,
+            _U.SLEPT: _E.SLEEPING,
+            _U.NOT_SLEPT: _E.READY,
+            _U.END: _E.STOPPING,
+        },
+        up=True,
+    ),
+    _E.SLEEPING: _row(
+        _E.SLEEPING,
+        {
+            _U.SLEPT: _E.SLEEPING,
+            _U.NOT_SLEPT: _E.SLEEPING,
+            _U.WOKEN: _E.SLEEPING,
+            _U.AWAKE: _E.READY,
+            _U.NOT_WOKEN: _E.SLEEPING,
+            _U.SYNC: _E.SYNCING,
+            _U.END: _E.STOPPING,
+        },
+        up=True,
+    ),
+    _E.FAILED: _row(
+        _E.FAILED,
+        {
+            **dict.fromkeys(_MEMBERSHIP, _E.FAILED),
+            _U.SPAWN: _E.STARTING,
+            _U.LOST: LATE,
+            _U.DRAINED: _E.FAILED,
+            _U.END: _E.STOPPING,
+            _U.CLOSE: _E.FAILED,
+        },
+        late=True,
+    ),
+    _E.STOPPING: _row(
+        _E.STOPPING,
+        {**dict.fromkeys(_MEMBERSHIP, LATE), _U.LOST: LATE, _U.DRAINED: _E.STOPPED, _U.CLOSE: _E.STOPPING},
+        late=True,
+    ),
+    _E.STOPPED: _row(
+        _E.STOPPED,
+        {**dict.fromkeys(_MEMBERSHIP, LATE), _U.SPAWN: _E.STARTING, _U.CLOSE: _E.STOPPED},
+        late=True,
+    ),
 }
 
 _R = RouterState
@@ -188,18 +320,26 @@ ROUTER: Final[Table[RouterState, UnitTrigger]] = {
         _U.NOT_ANSWERED: _R.STARTING,
         _U.LOST: _R.FAILED,
         _U.OVERDUE: _R.FAILED,
+        _U.END: _R.STOPPING,  # to be replaced
         _U.CLOSE: _R.STOPPING,
     },
-    _R.READY: {_U.LOST: _R.FAILED, _U.CLOSE: _R.STOPPING},
+    _R.READY: {_U.LOST: _R.FAILED, _U.OVERDUE: _R.FAILED, _U.END: _R.STOPPING, _U.CLOSE: _R.STOPPING},
     _R.FAILED: {
+        _U.SPAWN: _R.STARTING,  # the next life
         _U.ANSWERED: LATE,
         _U.NOT_ANSWERED: LATE,
         _U.LOST: LATE,
         _U.DRAINED: _R.FAILED,
         _U.CLOSE: _R.FAILED,
     },
-    _R.STOPPING: {_U.ANSWERED: LATE, _U.NOT_ANSWERED: LATE, _U.LOST: LATE, _U.DRAINED: _R.STOPPED},
-    _R.STOPPED: {_U.ANSWERED: LATE, _U.NOT_ANSWERED: LATE},
+    _R.STOPPING: {
+        _U.ANSWERED: LATE,
+        _U.NOT_ANSWERED: LATE,
+        _U.LOST: LATE,
+        _U.DRAINED: _R.STOPPED,
+        _U.CLOSE: _R.STOPPING,
+    },
+    _R.STOPPED: {_U.SPAWN: _R.STARTING, _U.ANSWERED: LATE, _U.NOT_ANSWERED: LATE, _U.CLOSE: _R.STOPPED},
 }
 
 _F, _G = FleetState, FleetTrigger
@@ -208,21 +348,45 @@ FLEET: Final[Table[FleetState, FleetTrigger]] = {
     _F.PLANNED: {_G.START: _F.STARTING, _G.CLOSE: _F.STOPPED},
     _F.STARTING: {
         _G.COMPLETE: _F.SERVING,
+        _G.COMPLETE_WITHOUT: _F.DEGRADED,
         _G.ENGINE_LOST: _F.STOPPING,
+        _G.ENGINE_RETRIED: _F.STARTING,
         _G.LAST_ENGINE_LOST: _F.STOPPING,
         _G.ROUTER_LOST: _F.STOPPING,
+        _G.ROUTER_RETRIED: _F.STARTING,
+        _G.OUT: _F.STARTING,
         _G.CLOSE: _F.STOPPING,
     },
     _F.SERVING: {
         _G.ENGINE_LOST: _F.DEGRADED,
+        _G.ENGINE_RETRIED: _F.DEGRADED,
+        _G.MANY_LOST: _F.HOLDING,
         _G.LAST_ENGINE_LOST: _F.STOPPING,
         _G.ROUTER_LOST: _F.STOPPING,
+        _G.ROUTER_RETRIED: _F.DEGRADED,
+        _G.OUT: _F.DEGRADED,
         _G.CLOSE: _F.STOPPING,
     },
     _F.DEGRADED: {
+        _G.COMPLETE: _F.SERVING,
         _G.ENGINE_LOST: _F.DEGRADED,
+        _G.ENGINE_RETRIED: _F.DEGRADED,
+        _G.MANY_LOST: _F.HOLDING,
         _G.LAST_ENGINE_LOST: _F.STOPPING,
         _G.ROUTER_LOST: _F.STOPPING,
+        _G.ROUTER_RETRIED: _F.DEGRADED,
+        _G.OUT: _F.DEGRADED,
+        _G.CLOSE: _F.STOPPING,
+    },
+    _F.HOLDING: {
+        _G.ENGINE_LOST: _F.HOLDING,
+        _G.ENGINE_RETRIED: _F.HOLDING,
+        _G.MANY_LOST: _F.HOLDING,
+        _G.RESUME: _F.DEGRADED,
+        _G.LAST_ENGINE_LOST: _F.STOPPING,
+        _G.ROUTER_LOST: _F.STOPPING,
+        _G.ROUTER_RETRIED: _F.HOLDING,
+        _G.OUT: _F.HOLDING,
         _G.CLOSE: _F.STOPPING,
     },
     _F.STOPPING: {_G.CLOSE: LATE, _G.DRAINED: _F.STOPPED, _G.DRAINED_BY_FAULT: _F.FAILED},

@@ -26,6 +26,10 @@ class Timers(Generic[K]):
         self._set[key] = (at, turn)
         heappush(self._heap, (at, turn, key))
 
+    def __contains__(self, key: K) -> bool:
+        """Return whether ``key`` is to ring."""
+        return key in self._set
+
     def clear(self, key: K) -> None:
         """Let ``key`` not ring."""
         self._set.pop(key, None)

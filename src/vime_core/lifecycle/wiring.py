@@ -17,15 +17,16 @@ never sends it anything (encoders are asked by other engines).
 With counters an event costs what it changes and not what the fleet holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from attrs import field, frozen
 
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.lifecycle.records import EngineRecord, ProcessRecord, RouterRecord, UnitRecord
+from vime_core.lifecycle.states import RouterState
 from vime_core.lifecycle.table import IllegalEvent
-from vime_core.plan import LaunchPlan, Role
+from vime_core.plan import Engine, LaunchPlan, Process, Role
 from vime_core.units import EngineId, ProcessId
 
 K = TypeVar("K")
@@ -34,11 +35,15 @@ V = TypeVar("V")
 
 @frozen
 class Records:
-    """All records of a fleet, connected, each found by its name."""
+    """All records of a fleet, connected, each found by its name.
+
+    ``forgotten`` names the engines and processes that were taken out: news of them comes late and means nothing.
+    """
 
     engines: dict[EngineId, EngineRecord] = field(factory=dict)
     routers: dict[ProcessId, RouterRecord] = field(factory=dict)
     processes: dict[ProcessId, ProcessRecord] = field(factory=dict)
+    forgotten: set[str] = field(factory=set)
 
     def units(self) -> list[UnitRecord]:
         """Routers, then engines: the order in which they are started."""
@@ -66,19 +71,13 @@ def connect(plan: LaunchPlan) -> Records:
     records = Records()
     problems: list[Problem] = []
     for router in plan.routers:
-        unit = RouterRecord(router)
+        unit = RouterRecord(router, router)
         records.routers[router.id] = unit
         _add(records, unit, router.id, problems)
     routers = {record.part.model: record for record in records.routers.values()}
     for engine in plan.engines:
         if engine.processes:
-            member = EngineRecord(engine)
-            records.engines[engine.id] = member
-            for process in sorted(engine.processes, key=lambda p: p.node_rank):
-                _add(records, member, process.id, problems)
-            if (own := routers.get(engine.model)) is not None:
-                member.router, member.registers = own, engine.role is Role.REGULAR and not own.part.pd
-                _gate(own, member)
+            _engine(records, engine, routers, problems)
     for i, edge in enumerate(plan.start_order):
         before, after = (records.processes.get(name) for name in edge)
         if before is None or after is None:
@@ -93,6 +92,59 @@ def connect(plan: LaunchPlan) -> Records:
     return records
 
 
+def add(records: Records, engine: Engine) -> EngineRecord:
+    """Add an engine to a fleet that runs; it waits for nothing but its router. Its ranks have names of their own."""
+    member = _engine(records, engine, {record.part.model: record for record in records.routers.values()}, [])
+    if member.router is not None and member.router.state is RouterState.READY:
+        member.gates -= 1
+    return member
+
+
+def forget(records: Records, members: Collection[EngineRecord]) -> None:
+    """Take engines that are over out of a fleet, as if it had never had them."""
+    if not members:
+        return
+    names = {member.part.id for member in members}
+    for member in members:
+        del records.engines[member.part.id]
+        for process in member.processes:
+            del records.processes[process.id]
+        records.forgotten.update((member.part.id, *(process.id for process in member.processes)))
+    for router in records.routers.values():
+        router.admits[:] = [engine for engine in router.admits if engine.part.id not in names]
+    for unit in records.units():
+        if unit.unlocks:
+            unit.unlocks[:] = [u for u in unit.unlocks if isinstance(u, RouterRecord) or u.part.id not in names]
+
+
+def become(records: Records, member: EngineRecord, engine: Engine) -> None:
+    """Let an engine of which nothing runs be another: other ranks, other command lines, the same name."""
+    for record in member.processes:
+        del records.processes[record.id]
+    member.processes.clear()
+    member.part = engine
+    for process in _ranks(engine):
+        _add(records, member, process.id, [])
+
+
+def _engine(
+    records: Records, engine: Engine, routers: Mapping[str, RouterRecord], problems: list[Problem]
+) -> EngineRecord:
+    member = records.engines[engine.id] = EngineRecord(engine)
+    for process in _ranks(engine):
+        _add(records, member, process.id, problems)
+    if (own := routers.get(engine.model)) is not None:
+        member.router, member.registers = own, engine.role is Role.REGULAR and not own.part.pd
+        member.pooled = own.part.pd and engine.role in (Role.PREFILL, Role.DECODE)
+        member.planned_urls = engine.urls
+        _gate(own, member)
+    return member
+
+
+def _ranks(engine: Engine) -> list[Process]:
+    return sorted(engine.processes, key=lambda p: p.node_rank)
+
+
 def _known(records: Mapping[K, V], name: K) -> V:
     """Return the record of that name. Raises IllegalEvent: nothing can be reported about a stranger."""
     record = records.get(name)
@@ -103,6 +155,7 @@ def _known(records: Mapping[K, V], name: K) -> V:
 
 def _add(records: Records, unit: UnitRecord, name: ProcessId, problems: list[Problem]) -> None:
     record = ProcessRecord(name, unit)
+    records.forgotten.difference_update((name, unit.part.id))
     unit.processes.append(record)
     if records.processes.setdefault(name, record) is not record:
         problems.append(Problem(Code.BROKEN_LAW, "processes", name, "a name of its own for every process"))

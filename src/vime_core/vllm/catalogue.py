@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from attrs import field, frozen
 
 from vime_core.errors import Code, Problem
+from vime_core.vllm.numbers import NUMBERS, number, plain_json
 
 Row = tuple[
     str, str, str, str, str | int | None, tuple[object, ...] | None, object, tuple[str, ...], str | None, str | None
@@ -24,8 +25,9 @@ class Flag:
     """One option of the parser.
 
     ``action`` is argparse's ("store", "store_true", "store_false", "boolean_optional", "append", ...). ``type`` is
-    one of int, float, str, bool, json (the text is parsed as JSON), human_int (1k, 64M). ``negative`` is the spelling
-    that switches a boolean off. ``default`` is a JSON value, or the default's repr where it is none.
+    one of int, float, str, bool, json (the text is parsed as JSON), human_int (1k, 64M), auto_int (the same, or auto).
+    ``negative`` is the spelling that switches a boolean off. ``default`` is a JSON value, or the default's repr where
+    it is none.
     """
 
     flag: str
@@ -89,11 +91,11 @@ class Catalogue:
         return next(iter(get_close_matches(dest, known, 1, 0.6)), None)
 
 
-_HUMAN = re.compile(r"\d+(\.\d+)?[kKmMgGtT]?i?")
 _KIND = {
     "int": "a whole number",
     "float": "a number",
-    "human_int": "a whole number, or one such as 64M",
+    "human_int": "a whole number, or one such as 64M or 1.5k",
+    "auto_int": "a whole number, one such as 64M or 1.5k, or auto",
     "json": "JSON",
 }
 
@@ -114,15 +116,11 @@ def _scalar(flag: Flag, value: object) -> str | None:
     text = _text(value)
     if text is None:
         return None
-    if flag.type == "int":
-        return text if re.fullmatch(r"[+-]?\d+", text, re.ASCII) else None
-    if flag.type == "human_int":
-        return text if _HUMAN.fullmatch(text) or re.fullmatch(r"-?\d+", text, re.ASCII) else None
-    if flag.type == "float":
-        return text if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII) else None
+    if flag.type in NUMBERS:
+        return text if number(flag.type, text) is not None else None
     if flag.type == "json" and text.lstrip()[:1] in {"{", "["}:
         try:
-            json.loads(text)
+            json.loads(plain_json(text))
         except (ValueError, RecursionError):
             return None
     return text

@@ -213,7 +213,7 @@ FLAGS: tuple[Row, ...] = (
     ("--max-lora-cls-labels", "max_lora_cls_labels", "store", "int", None, None, None, (), None, "LoRAConfig"),
     ("--max-lora-rank", "max_lora_rank", "store", "int", None, (1, 8, 16, 32, 64, 128, 256, 320, 512), 16, (), None, "LoRAConfig"),
     ("--max-loras", "max_loras", "store", "int", None, None, 1, (), None, "LoRAConfig"),
-    ("--max-model-len", "max_model_len", "store", "str", None, None, None, (), None, "ModelConfig"),
+    ("--max-model-len", "max_model_len", "store", "auto_int", None, None, None, (), None, "ModelConfig"),
     ("--max-num-active-seqs", "max_num_active_seqs", "store", "int", None, None, None, (), None, "SchedulerConfig"),
     ("--max-num-batched-tokens", "max_num_batched_tokens", "store", "human_int", None, None, None, (), None, "SchedulerConfig"),
     ("--max-num-queued-reqs", "max_num_queued_reqs", "store", "int", None, None, None, (), None, "SchedulerConfig"),

@@ -44,14 +44,15 @@ OWNED: Mapping[str, str] = {
 """dest -> what to do instead."""
 
 NOT_YET: Mapping[str, str] = {
-    "data_parallel_external_lb": "replicas are balanced inside the engine; for one endpoint a replica use more engines",
-    "data_parallel_hybrid_lb": "replicas are balanced inside the engine; for one endpoint a host use more engines",
-    "data_parallel_multi_port_external_lb": "replicas are balanced inside the engine",
+    "data_parallel_multi_port_external_lb": "give data_parallel_external_lb: every replica has a process of its own",
 }
 """dest -> what to do, for options that change the layout in a way the planner cannot lay out yet."""
 
 HEAD_ONLY = frozenset({"api_server_count", "enable_scale_out"})
-"""dests that belong on a head alone: a headless rank serves no API, and vLLM refuses a server count on one."""
+"""dests that belong where an API is served: a headless rank has none, and vLLM refuses a server count on one."""
+
+BALANCE = ("data_parallel_external_lb", "data_parallel_hybrid_lb")
+"""dests by which a user chooses how replicas are balanced; the planner says them to each process with its ranks."""
 
 PARALLEL = (
     "tensor_parallel_size",

@@ -112,6 +112,24 @@ class Fact(Enum):
     DENSE_EXTERNAL_REFUSED = Rule(
         "a dense model with an external data-parallel rank is refused", "engine/arg_utils.py; older than 0.21.0"
     )
+    REPLICAS_WITH_OWN_API = Rule(
+        "data_parallel_external_lb with a rank makes a process the API of one replica, data_parallel_hybrid_lb with a"
+        " local size and a start rank that of its node's; every process reports to the first one's rpc port",
+        "engine/arg_utils.py, v1/engine/utils.py: launch_core_engines; 0.22.0 to 0.33.0 alike",
+    )
+    HYBRID_SWITCHES = Rule(
+        "hybrid balancing becomes external with one replica on a node, and internal with all of them on one",
+        "engine/arg_utils.py: create_engine_config; 0.22.0 to 0.33.0 alike",
+    )
+    API_SERVERS_FOLLOW_BALANCE = Rule(
+        "an api_server_count not given is 1 with external balancing, the local replicas with hybrid, all of them else",
+        "entrypoints/cli/serve.py: ServeSubcommand.cmd; 0.22.0 to 0.33.0 alike",
+    )
+    ELASTIC_REFUSES_EXTERNAL = Rule(
+        "enable_elastic_ep is refused beside external balancing; beside hybrid it still is",
+        "config/parallel.py",
+        until="0.33.0",
+    )
     LAUNCH_ERRORS_NAMED = Rule(
         "bad nnodes and data-parallel launches are refused with the flag's name", "engine/arg_utils.py", since="0.27.0"
     )

@@ -1,0 +1,1 @@
+"""The reference trainer's side: what Megatron leaves on a disk."""

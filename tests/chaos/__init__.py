@@ -1,0 +1,1 @@
+"""Random kills over a running fleet, counted."""

@@ -98,7 +98,8 @@ class TestWhy:
         serves, reason = why(life)
         assert not serves
         assert reason.startswith("no decode engine of m serves now: m-1 is failed: m-1.0 exited")
-        once = Life.of(hand_plan(Shape("m", engines=2, router="pd")), policy=Policy(restarts=0)).start().run(60)
+        two = hand_plan(Shape("m", engines=2, router="pd"), Shape("n"))
+        once = Life.of(two, policy=Policy(restarts=0)).start().run(60)
         assert why(once.tell(Exited("m-1.0", 1)))[1].startswith("no decode engine of m is left: m-1.0 exited")
 
     def test_failed(self):

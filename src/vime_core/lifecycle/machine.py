@@ -33,7 +33,7 @@ from vime_core.lifecycle.events import Event, Phase
 from vime_core.lifecycle.faults import Fault
 from vime_core.lifecycle.orders import Orders
 from vime_core.lifecycle.policy import Policy
-from vime_core.lifecycle.pools import none_left
+from vime_core.lifecycle.pools import none_left, none_reached
 from vime_core.lifecycle.questions import meaning
 from vime_core.lifecycle.records import UNKNOWN, EngineRecord, ProcessRecord, RouterRecord, UnitRecord
 from vime_core.lifecycle.revival import Revival
@@ -308,7 +308,7 @@ class Machine(Orders):
         self._settle(engine, False)
         if not again:
             self._give_up(engine)
-        if not self._left:
+        if not self._left or (engine.given_up and none_left(engine) and none_reached(self.records.engines.values())):
             self._move(FleetTrigger.LAST_ENGINE_LOST)
         elif self.state is FleetState.STARTING:
             came_up = engine.unlocked and again and fault.code is not Code.ROUTER_FAILED

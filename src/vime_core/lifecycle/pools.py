@@ -9,6 +9,8 @@ says of each (``told``), an engine of which it says something else now must not 
 that is ready and not known has the router replaced.
 """
 
+from collections.abc import Iterable
+
 from attrs import evolve
 
 from vime_core.lifecycle.records import EngineRecord, RouterRecord
@@ -49,10 +51,24 @@ def is_up(engine: EngineRecord, current: str | None) -> bool:
 
 def none_left(engine: EngineRecord) -> bool:
     """Return whether all engines of an engine's side are given up or retired, so that its router cannot start."""
-    if not engine.pooled or engine.router is None:
-        return False
-    side = (e for e in engine.router.admits if e.pooled and e.part.role is engine.part.role)
-    return all(e.given_up or e.state in (_E.STOPPING, _E.STOPPED) for e in side)
+    return engine.pooled and engine.router is not None and not _left(engine.router, engine.part.role)
+
+
+def none_reached(engines: Iterable[EngineRecord]) -> bool:
+    """Return whether requests can come to none of these engines any more, whatever still runs of them."""
+    left = [engine for engine in engines if not _over(engine)]
+    routers = {engine.router.part.id: engine.router for engine in left if engine.router is not None and engine.pooled}
+    broken = {name for name, router in routers.items() if not all(_left(router, side) for side in SIDES)}
+    return all(engine.pooled and engine.router is not None and engine.router.part.id in broken for engine in left)
+
+
+def _left(router: RouterRecord, side: Role) -> bool:
+    return any(engine.pooled and engine.part.role is side and not _over(engine) for engine in router.admits)
+
+
+def _over(engine: EngineRecord) -> bool:
+    """Whether it is not to come back: given up, or ended without a wish that it be started again."""
+    return engine.given_up or (engine.state in (_E.STOPPING, _E.STOPPED) and not engine.wishes)
 
 
 def _asked_for_id(engine: EngineRecord) -> bool:

@@ -63,7 +63,7 @@ mutants: setup  ## mutate the core and see whether tests notice: MODULES="ports 
 docs: setup  ## write the generated pages anew
 	for tool in tools/[!_]*.py; do echo "$$tool" && $(BIN)/python "$$tool" || exit 1; done
 
-chaos: setup  ## kill fifty random parts of a live fleet, one after the other, and count what came of it; an hour
+chaos: setup  ## kill fifty random parts of a live fleet, one after the other, and count what came of it; half an hour
 	$(BIN)/python -m tests.chaos
 
 pd: setup  ## prefill/decode fleets of four layouts: the same tokens as one engine, blocks that move; half an hour

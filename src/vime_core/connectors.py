@@ -92,9 +92,21 @@ RENAMED: Mapping[str, str] = {"SharedStorageConnector": "ExampleConnector"}
 DEFAULT_ROLE: Mapping[Role, str] = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 
 
+LEASE = 300
+"""Seconds for which a prefill engine keeps a prompt's blocks until a decode engine has read them.
+
+vLLM's own is 30 (``kv_lease_duration``, read in vLLM 0.32.0). When it runs out the blocks are given to other prompts,
+and a decode engine that was held up for longer, by a weight sync or by a busy host, reads what is there then: other
+tokens and no error (seen on CPU: one answer in some hundreds). Decode engines extend it while they run their loop.
+"""
+
+
 def default_config(role: Role) -> str:
     """Return the --kv-transfer-config text that a prefill or decode engine gets when the user gave none."""
-    return json.dumps({"kv_connector": "NixlConnector", "kv_role": DEFAULT_ROLE[role]})
+    extra = {"kv_lease_duration": LEASE}
+    return json.dumps(
+        {"kv_connector": "NixlConnector", "kv_role": DEFAULT_ROLE[role], "kv_connector_extra_config": extra}
+    )
 
 
 def encoder_config(model: str, role: Role, urls: tuple[str, ...]) -> str:
@@ -146,6 +158,15 @@ def families_of(config: object) -> tuple[tuple[Connector, Mapping[object, object
 def connector_of(config: object) -> Connector | None:
     """Return the first family that a --kv-transfer-config value names; None for others and what is not understood."""
     return next((family for family, _ in families_of(config)), None)
+
+
+def leases_briefly(config: object) -> bool:
+    """Whether a NIXL configuration leaves the lease on a prompt's blocks to vLLM, whose is short; see `LEASE`."""
+    for family, own in families_of(config):
+        extra = json_value(own.get("kv_connector_extra_config"))
+        if family is NIXL and not (isinstance(extra, Mapping) and "kv_lease_duration" in extra):
+            return True
+    return False
 
 
 def listens(config: object, role: Role) -> bool:

@@ -191,3 +191,7 @@ class PlanRefused(ValueError):  # noqa: N818 - the name says what happened; it i
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         super().__init__("\n".join(str(p) for p in self.problems))
+
+    def __reduce__(self) -> tuple[type["PlanRefused"], tuple[tuple[Problem, ...]]]:
+        """Say how it is made again where it crosses processes."""
+        return type(self), (self.problems,)

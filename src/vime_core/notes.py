@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from vime_core.argv import Derived, transfer_backend
 from vime_core.cluster import Cluster
+from vime_core.connectors import LEASE, leases_briefly
 from vime_core.options import replaced
 from vime_core.placement import Placed
 from vime_core.plan import Note, Role, Source
@@ -63,6 +64,13 @@ def option_notes(group: GroupRequest, derived: Iterable[Derived], version: str) 
         elif given is not None and extra.dest == "worker_extension_cls":
             text = f"{given.origin} replaces Vime's worker: the trainer cannot tell which GPU each worker is on"
             yield Note("worker_extension", given.origin, text)
+        elif given is not None and extra.dest == "kv_transfer_config" and leases_briefly(given.value):
+            text = (
+                "vLLM gives a prompt's blocks away after 30 s although a decode engine that was held up (by a weight"
+                " sync, say) still reads them: wrong tokens and no error; kv_lease_duration in"
+                f" kv_connector_extra_config is the time, Vime's own choice is {LEASE}"
+            )
+            yield Note("kv_lease", given.origin, text)
         elif given is not None and isinstance(extra.value, bool) and truth(given.value) is False:
             text = f"{given.origin} is applied as given, against the planner's choice ({extra.reason.text})"
             yield Note("user_choice", given.origin, text)

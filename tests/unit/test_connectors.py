@@ -55,6 +55,7 @@ def test_prefill_produces_and_decode_consumes() -> None:
         roles[engine.role] = json.loads(argv[argv.index("--kv-transfer-config") + 1])["kv_role"]
     assert roles == {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
     assert json.loads(default_config(Role.PREFILL))["kv_connector"] == "NixlConnector"
+    assert json.loads(default_config(Role.DECODE))["kv_connector_extra_config"] == {"kv_lease_duration": 300}
 
 
 def test_every_engine_of_both_roles_listens_apart() -> None:

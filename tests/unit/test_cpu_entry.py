@@ -172,3 +172,21 @@ def test_an_eager_engine_compiles_nothing(argv: list, before: dict, after: dict)
     environ = dict(before)
     assert cpu.stay_eager(argv, environ) is (before != after)
     assert environ == after
+
+
+def test_a_worker_keeps_the_cores_it_had() -> None:
+    """Whatever its connector pins it to while it is made, a worker may compute on all cores of before."""
+    mend = next(mend for mend in cpu_mends.MENDS if mend.name == "nixl-affinity")
+    before = os.sched_getaffinity(0)
+
+    class Pins:
+        def __init__(self, cores: set[int]) -> None:
+            os.sched_setaffinity(0, cores)
+            self.cores = os.sched_getaffinity(0)
+
+    Pins.__init__ = mend.replace(Pins.__init__)  # type: ignore[method-assign]
+    try:
+        assert Pins({max(before)}).cores == {max(before)}
+        assert os.sched_getaffinity(0) == before
+    finally:
+        os.sched_setaffinity(0, before)

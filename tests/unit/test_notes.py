@@ -1,5 +1,7 @@
 """Notes on accepted plans: what was set, what lost, what was not sure."""
 
+import json
+
 from tests.cases.ask import ALONE, SHARED, grouped, plan
 
 ONE = {**ALONE, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 8}
@@ -31,8 +33,18 @@ def test_a_default_connector_is_said() -> None:
     """Prefill and decode engines get NIXL without asking, and the plan says so once."""
     found = notes({**ONE, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1})
     assert found == [("set_for_you", "kv_transfer_config"), ("set_for_you", "kv_transfer_config")]
-    own = {"vllm_kv_transfer_config": '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'}
-    assert notes({**ONE, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1, **own}) == []
+
+
+def test_a_short_lease_is_said() -> None:
+    """A NIXL configuration of the user's that leaves the lease on blocks to vLLM is passed on, with a note."""
+    pd = {**ONE, "rollout_num_gpus_per_engine": 2, "prefill_num_servers": 1}
+    nixl = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    leased = {**nixl, "kv_connector_extra_config": {"kv_lease_duration": 60}}
+    for config in (nixl, {**nixl, "kv_connector_extra_config": {}}, json.dumps(nixl)):
+        assert notes({**pd, "vllm_kv_transfer_config": config}) == [("kv_lease", "vllm_kv_transfer_config")]
+    assert notes({**pd, "vllm_kv_transfer_config": leased}) == []
+    others = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+    assert "kv_lease" not in dict(notes({**pd, "vllm_kv_transfer_config": others}))
 
 
 def test_a_users_no_against_the_planner() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -158,6 +159,16 @@ def _rebuild_expert_kernel(old: Method) -> Method:
     return _setup_kernel
 
 
+def _keep_affinity(old: Method) -> Method:
+    @functools.wraps(old)
+    def initialize(self: object, *args: object, **kwargs: object) -> None:
+        cores = os.sched_getaffinity(0)
+        old(self, *args, **kwargs)
+        os.sched_setaffinity(0, cores)
+
+    return initialize
+
+
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _NO_UNEVEN = (
     "the CPU communicator leaves it unimplemented, so a MoE model with data parallelism fails its first request"
@@ -183,6 +194,16 @@ MENDS: tuple[Mend, ...] = (
             "with wrong tokens and no error; a kernel built afresh packs them"
         ),
         replace=_rebuild_expert_kernel,
+    ),
+    Mend(
+        name="nixl-affinity",
+        target="vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker:NixlBaseConnectorWorker.__init__",
+        known_for="0.32.0",
+        reason=(
+            "a worker with NIXL pins itself, the model's computation included, to the last core; all prefill and "
+            "decode engines of a machine then share it, and leases on KV blocks run out before the blocks are read"
+        ),
+        replace=_keep_affinity,
     ),
     Mend("dp-all-gatherv", f"{_COMMUNICATOR}.all_gatherv", "0.32.0", _NO_UNEVEN, _all_gatherv),
     Mend("dp-reduce-scatterv", f"{_COMMUNICATOR}.reduce_scatterv", "0.32.0", _NO_UNEVEN, _reduce_scatterv),

@@ -66,11 +66,11 @@ docs: setup  ## write the generated pages anew
 chaos: setup  ## kill fifty random parts of a live fleet, one after the other, and count what came of it; half an hour
 	$(BIN)/python -m tests.chaos
 
-pd: setup  ## prefill/decode fleets of four layouts: the same tokens as one engine, blocks that move; half an hour
+pd: setup  ## prefill/decode fleets of four layouts: the same tokens as one engine, blocks that move; a quarter of an hour
 	$(BIN)/python -m tests.pd
 
-heavy: setup  ## tests of real engines that take too long for every run: replicas behind urls, prefill/decode
-	$(BIN)/pytest tests/integration/replica_engines.py tests/integration/pd_engines.py
+heavy: setup  ## tests of real engines that take too long for every run: replicas behind urls
+	$(BIN)/pytest tests/integration/replica_engines.py
 
 pdchaos: setup  ## kill parts of a prefill/decode fleet while clients ask; a quarter of an hour
 	$(BIN)/python -m tests.pd --chaos

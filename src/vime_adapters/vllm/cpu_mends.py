@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -30,6 +31,9 @@ Method = Callable[..., object]
 Outcome = Literal["applied", "already", "absent", "refused"]
 
 _MARK = "__vime_mend__"
+
+SPIN = 0.001
+"""Seconds that a reader of shared memory spins before it sleeps until it is told of news."""
 
 _SYS_ARCH_PRCTL = 158  # x86_64 only
 _ARCH_REQ_XCOMP_PERM = 0x1023  # Linux 5.16, Documentation/arch/x86/xstate.rst
@@ -169,6 +173,15 @@ def _keep_affinity(old: Method) -> Method:
     return initialize
 
 
+def _spin_briefly(old: Method) -> Method:
+    @functools.wraps(old)
+    def initialize(self: SpinCondition, *args: object, **kwargs: object) -> None:
+        old(self, *args, **kwargs)
+        self.busy_loop_s = min(self.busy_loop_s, SPIN)
+
+    return initialize
+
+
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _NO_UNEVEN = (
     "the CPU communicator leaves it unimplemented, so a MoE model with data parallelism fails its first request"
@@ -194,6 +207,16 @@ MENDS: tuple[Mend, ...] = (
             "with wrong tokens and no error; a kernel built afresh packs them"
         ),
         replace=_rebuild_expert_kernel,
+    ),
+    Mend(
+        name="shm-spin",
+        target="vllm.distributed.device_communicators.shm_broadcast:SpinCondition.__init__",
+        known_for="0.32.0",
+        reason=(
+            "whoever waits for a message in shared memory spins for a second after the last one, an engine's core and "
+            "each of its workers; on fewer cores than that the one that has work waits for those that have none"
+        ),
+        replace=_spin_briefly,
     ),
     Mend(
         name="nixl-affinity",

@@ -1,4 +1,4 @@
-"""A prefill and a decode engine on CPU behind a prefill/decode router; `make pd` has more layouts and the failures."""
+"""Prefill and decode engines on CPU behind a prefill/decode router; `make pd` has more of each, and the failures."""
 
 import json
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from tests.peers.engine import stand_in
 from tests.peers.processes import router
 
 from vime_adapters.control import HttpControl
+from vime_adapters.fleet import Fleet
 from vime_adapters.router.http import RouterClient
 from vime_core.plan import Role
 from vime_core.seams import DecodeOnly
@@ -29,15 +30,21 @@ def pd(dense, tmp_path_factory) -> Iterator[Running]:
         yield from serving(args_of("1P1D", dense), slots_of("1P1D"), tmp_path_factory.mktemp("pd"))
 
 
-@pytest.mark.parametrize(("at_once", "seed"), [(1, 1), (8, 2)])
-def test_the_same_tokens_as_one_engine(pd, at_once, seed):
-    """40 greedy answers through the router are those of one engine alone, and every prompt came as KV blocks."""
-    found = compare(pd.fleet, "1P1D", at_once, seed)
+def alike(fleet: Fleet, layout: str, at_once: int, seed: int) -> None:
+    """Check that 40 greedy answers through the router are those of one engine, and that every prompt came as blocks."""
+    found = compare(fleet, layout, at_once, seed)
     assert (found.equal + found.ties, found.wrong) == (40, ())
-    assert found.came.transfers == 40
+    ranks = len(next(e for e in fleet.plan.engines if e.role is Role.DECODE).processes[0].gpus)
+    assert found.came.transfers == 40 * ranks
     assert found.came.failed == 0
     assert found.came.moved > 0
     assert found.came.found >= 0.95 * found.came.asked  # the rest are probes of the engines themselves
+
+
+@pytest.mark.parametrize(("at_once", "seed"), [(1, 1), (8, 2)])
+def test_the_same_tokens_as_one_engine(pd, at_once, seed):
+    """With one engine of each kind."""
+    alike(pd.fleet, "1P1D", at_once, seed)
 
 
 def test_the_router_knows_both_kinds(pd):
@@ -64,3 +71,10 @@ def test_the_key_is_written_nowhere(pd):
     for path in pd.fleet.state.path.rglob("*"):
         assert not path.is_file() or KEY not in path.read_text(errors="replace"), path
     assert KEY not in json.dumps(str(pd.fleet.status()))
+
+
+@pytest.mark.parametrize("layout", ["2P2D", "TP1-TP2", "DP2-1"])
+def test_other_layouts(layout, dense, tmp_path):
+    """Two engines of each kind, decode at twice prefill's tensor-parallel size, a prefill engine of two replicas."""
+    for running in serving(args_of(layout, dense), slots_of(layout), tmp_path):
+        alike(running.fleet, layout, 8, 2)

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vime_adapters.bring_up import launch, start
+    from vime_adapters.bring_up import attach, launch, launch_named, start
     from vime_adapters.fleet import Fleet, FleetFailed
     from vime_adapters.orders import NotDone, Sync
     from vime_adapters.rehearsal import FakeFleet
@@ -31,7 +31,9 @@ __all__ = [
     "Policy",
     "Sampling",
     "Sync",
+    "attach",
     "launch",
+    "launch_named",
     "start",
 ]
 
@@ -39,7 +41,9 @@ _HOMES = {
     "FakeFleet": "vime_adapters.rehearsal",
     "Fleet": "vime_adapters.fleet",
     "FleetFailed": "vime_adapters.fleet",
+    "attach": "vime_adapters.bring_up",
     "launch": "vime_adapters.bring_up",
+    "launch_named": "vime_adapters.bring_up",
     "start": "vime_adapters.bring_up",
     "NotDone": "vime_adapters.orders",
     "Sync": "vime_adapters.orders",

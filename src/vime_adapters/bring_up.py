@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from attrs import evolve
 
@@ -25,9 +25,14 @@ from vime_adapters.state import StateFolder
 from vime_adapters.subprocess.executor import SubprocessExecutor
 from vime_adapters.vllm.keys import check_key, key_env
 from vime_adapters.vllm.phases import is_access, phase_of, unbound_port
-from vime_core import Cluster, LaunchPlan, ModelFacts, PlanRefused, make_plan
-from vime_core.errors import Code, Problem
+from vime_core import Cluster, LaunchPlan, ModelFacts, PlanRefused, make_plan, slots_wanted
+from vime_core.errors import Code, Problem, shown
 from vime_core.lifecycle.policy import Policy
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+
+    from vime_adapters.bring_up_ray import NamedFleet
 
 
 @overload
@@ -55,6 +60,7 @@ def launch(
     policy: Policy | None = None,
     state_dir: Path | None = None,
     on_change: OnChange | None = None,
+    placement_group: "PlacementGroup | None" = None,
 ) -> Fleet: ...
 
 
@@ -68,12 +74,15 @@ def launch(
     policy: Policy | None = None,
     state_dir: Path | None = None,
     on_change: OnChange | None = None,
+    placement_group: "PlacementGroup | None" = None,
 ) -> Fleet | FakeFleet:
     """Plan a trainer's arguments and start the fleet; returns at once, ``wait_ready`` waits.
 
     ``args`` is an argparse Namespace or a mapping. ``cluster`` is a value, a cluster file, or ``local[:SLOTS]``
     for this machine as observed now. ``state_dir`` is where plan, status and logs go (default: a new temporary folder).
-    ``executor`` is "subprocess", or "fake" for a fleet in virtual time in which nothing is real (docs/simulate.md).
+    ``executor`` is "subprocess"; "ray" for the hosts of the Ray cluster that this process is connected to, which are
+    then the cluster (docs/ray.md): slots are the bundles of ``placement_group``, or of one that is made; or "fake" for
+    a fleet in virtual time in which nothing is real (docs/simulate.md).
     Raises PlanRefused, before anything is started, with every problem.
     """
     args = arguments.resolve(args)
@@ -82,10 +91,18 @@ def launch(
     others = arguments.ask_external(args)
     seen = read_checkpoints(args)
 
-    def plan() -> LaunchPlan:
-        where = observed(cluster) if isinstance(cluster, str) else cluster
+    def plan_for(where: Cluster) -> LaunchPlan:
         return make_plan(args, where, vllm=vllm, models=facts, external=others, checkpoints=seen)
 
+    def plan() -> LaunchPlan:
+        return plan_for(observed(cluster) if isinstance(cluster, str) else cluster)
+
+    if executor == "ray":
+        if cluster not in ("local", "ray"):
+            allowed = "none: the hosts of the Ray cluster are the cluster"
+            raise PlanRefused((Problem(Code.NOT_SUPPORTED, "cluster", shown(str(cluster)), allowed),))
+        slots = slots_wanted(args, vllm=vllm)
+        return _on_ray(plan_for, slots, placement_group, policy=policy, state_dir=state_dir, on_change=on_change)
     return start(plan, executor, policy=policy, state_dir=state_dir, on_change=on_change)
 
 
@@ -108,6 +125,7 @@ def start(
     policy: Policy | None = None,
     state_dir: Path | None = None,
     on_change: OnChange | None = None,
+    placement_group: "PlacementGroup | None" = None,
 ) -> Fleet: ...
 
 
@@ -118,16 +136,22 @@ def start(
     policy: Policy | None = None,
     state_dir: Path | None = None,
     on_change: OnChange | None = None,
+    placement_group: "PlacementGroup | None" = None,
 ) -> Fleet | FakeFleet:
     """Carry out a plan: the very object given, or the one that ``plan()`` makes while no other fleet is planning.
 
-    Raises PlanRefused when the plan is not for this machine, when one of its ports is in use, or when the installed
-    vllm-router would not take a router's command line.
+    ``executor`` and ``placement_group`` are as for `launch`. Raises PlanRefused when the plan is not for this machine,
+    or these hosts, when one of its ports is in use, or when the installed vllm-router would not take a router's command
+    line.
     """
     if executor == "fake":
         return _rehearse(plan() if callable(plan) else plan, policy, state_dir, on_change)
+    if executor == "ray":
+        made = plan() if callable(plan) else plan
+        slots = len(made.cluster.slots)
+        return _on_ray(made, slots, placement_group, policy=policy, state_dir=state_dir, on_change=on_change)
     if executor != "subprocess":
-        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "executor", executor, "fake, subprocess"),))
+        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "executor", executor, "fake, ray, subprocess"),))
     check_key()
     fleet_id = uuid.uuid4().hex
     state = StateFolder(Path(state_dir or tempfile.mkdtemp(prefix="vime-")))
@@ -148,6 +172,72 @@ def start(
         unbound_port=unbound_port,
     )
     return Fleet(made, runner, fleet_id=fleet_id, state=state, policy=policy, on_change=on_change)
+
+
+def _on_ray(
+    plan: LaunchPlan | Callable[[Cluster], LaunchPlan],
+    slots: int,
+    group: "PlacementGroup | None",
+    *,
+    policy: Policy | None,
+    state_dir: Path | None,
+    on_change: OnChange | None,
+) -> Fleet:
+    """Return a fleet on the hosts of a Ray cluster. Raises PlanRefused where Ray is not installed."""
+    try:
+        from vime_adapters.bring_up_ray import start_on_ray
+    except ImportError as error:
+        hint = "Install the ray that requirements/ names beside Vime."
+        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "executor", f"ray: {error}", "Ray installed", hint),)) from None
+    check_key()
+
+    def checked(cluster: Cluster) -> LaunchPlan:
+        made = plan(cluster) if callable(plan) else plan
+        check_models(made)
+        check_routers(made)
+        return made
+
+    return start_on_ray(checked, slots, group=group, policy=policy, state_dir=state_dir, on_change=on_change)
+
+
+def launch_named(
+    name: str,
+    args: object,
+    *,
+    detached: bool = False,
+    vllm_version: str | None = None,
+    models: dict[str, ModelFacts] | ModelFacts | None = None,
+    policy: Policy | None = None,
+    state_dir: Path | None = None,
+    placement_group: "PlacementGroup | None" = None,
+) -> "NamedFleet":
+    """Launch a fleet on the hosts of a Ray cluster that any driver there can find by its name, and end.
+
+    It lives in an actor and ends with this driver, unless it is ``detached``: then it runs until somebody closes it
+    (`attach`). The rest is as for `launch`. Raises what `launch` raises, and PlanRefused when there is a fleet of that
+    name.
+    """
+    from vime_adapters import bring_up_ray
+
+    def make() -> Fleet:
+        return launch(
+            args,
+            executor="ray",
+            vllm_version=vllm_version,
+            models=models,
+            policy=policy,
+            state_dir=state_dir,
+            placement_group=placement_group,
+        )
+
+    return bring_up_ray.launch_named(name, make, detached=detached)
+
+
+def attach(name: str) -> "NamedFleet":
+    """Return the fleet that a driver of this Ray cluster launched under a name. Raises KeyError when there is none."""
+    from vime_adapters import bring_up_ray
+
+    return bring_up_ray.attach(name)
 
 
 def _rehearse(plan: LaunchPlan, policy: Policy | None, state_dir: Path | None, on_change: OnChange | None) -> FakeFleet:

@@ -52,7 +52,7 @@ def spec_of(part: Part, process: ProcessId) -> SpawnSpec:
     found = next(p for p in part.processes if p.id == process)
     given = tuple((e.name, e.value) for e in found.env if e.value is not None)
     gone = tuple(e.name for e in found.env if e.value is None)
-    return SpawnSpec(found.id, found.node, found.argv, given, gone, found.address, _bound(found.ports))
+    return SpawnSpec(found.id, found.node, found.argv, given, gone, found.address, _bound(found.ports), found.gpus)
 
 
 def _bound(uses: Sequence[PortUse]) -> tuple[tuple[str, Interval], ...]:

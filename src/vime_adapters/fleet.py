@@ -8,14 +8,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from types import TracebackType
-
-from attrs import evolve
+from typing import Protocol
 
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Driver
 from vime_adapters.orders import Orders
-from vime_adapters.preflight import leases
-from vime_adapters.preflight.here import Running, check_local
+from vime_adapters.preflight.here import Here
 from vime_adapters.state import StateFolder
 from vime_adapters.vllm.generate import REPEATS, Generation, Sampling, generate
 from vime_adapters.vllm.http import EngineClient
@@ -54,13 +52,37 @@ class FleetFailed(RuntimeError):  # noqa: N818 - says what happened, like PlanRe
             lines += [str(fault), *(f"    {shown(line)}" for line in fault.tail[-12:])]
         super().__init__("\n".join(lines))
 
+    def __reduce__(self) -> tuple[type["FleetFailed"], tuple[Status]]:
+        """Say how it is made again where it crosses processes."""
+        return type(self), (self.status,)
+
+
+class Ground(Protocol):
+    """The machines that a fleet is on: are they those planned for, and whose ports are whose."""
+
+    def admit(self, now: LaunchPlan, plan: LaunchPlan, change: Change, parts: Sequence[Engine]) -> None:
+        """Keep the ports of a plan, besides those in use, that the fleet is to become.
+
+        ``now`` is what runs, with the engines ``parts`` as they are. Raises PlanRefused when the plan is for other
+        machines, or when a port that it needs is neither free nor the fleet's to give.
+        """
+        ...
+
+    def settle(self, plan: LaunchPlan, parts: Sequence[Engine]) -> None:
+        """Keep the ports of a plan and those in use, and no others."""
+        ...
+
+    def release(self) -> None:
+        """Keep nothing any more."""
+        ...
+
 
 class Fleet(Orders):
     """A fleet being driven by a thread of this process. It ends with ``close``, with the process, or by itself.
 
     ``plan`` is exactly what runs, but for ports that were taken when a process was to be started again: ``urls`` and
     ``engine_urls`` have those in use. Engines that die are started again, as ``policy`` says. All methods may be called
-    from any thread; ``control`` and ``watcher`` are HTTP's unless given.
+    from any thread; ``control`` and ``watcher`` are HTTP's unless given, ``ground`` is this machine.
     """
 
     def __init__(
@@ -74,11 +96,13 @@ class Fleet(Orders):
         on_change: OnChange | None = None,
         control: Control | None = None,
         watcher: Watcher | None = None,
+        ground: Ground | None = None,
     ) -> None:
         super().__init__(plan)
         self.fleet_id = fleet_id
         self.state = state
         self._executor = executor
+        self._ground = ground or Here(fleet_id)
         self._on_change = on_change
         self._changed = threading.Condition()
         self._crash: BaseException | None = None
@@ -103,8 +127,7 @@ class Fleet(Orders):
         finally:
             self._watcher.close()
             self._executor.close()
-            with contextlib.suppress(OSError):
-                (leases.folder() / f"{self.fleet_id}.json").unlink(missing_ok=True)
+            self._ground.release()
             self.state.release()
             with self._changed:
                 self._changed.notify_all()
@@ -247,31 +270,14 @@ class Fleet(Orders):
         raise FleetFailed(self._status)
 
     def _admit(self, plan: LaunchPlan, change: Change) -> None:
-        """Check that the plan fits this machine, and lease its ports beside those in use. Raises PlanRefused."""
+        """Check that the plan fits the machines, and keep its ports beside those in use. Raises PlanRefused."""
         if not self.running:
             raise FleetFailed(self._status)
-        parts = self._driver.parts_there()
-        with leases.exclusive():
-            check_local(plan, self._held(plan, change, parts))
-            leases.lease(self.fleet_id, plan, parts)
-
-    def _held(self, plan: LaunchPlan, change: Change, parts: Sequence[Engine]) -> Running:
-        """Return what the fleet has of this machine, and which of it stays where the plan does not know it."""
-        yields = [(who, address, at) for who, address, _, at in leases.uses_of(evolve(self.plan, engines=()))]
-        keeps, planned = [], {engine.id: engine for engine in plan.engines}
-        for part in parts:
-            uses = {(who, address, at) for who, address, _, at in leases.uses_of_engine(part)}
-            if part.id not in {*change.leave, *change.change} and part.id in planned:
-                known = {(who, address, at) for who, address, _, at in leases.uses_of_engine(planned[part.id])}
-                keeps += sorted(uses - known)
-                uses &= known
-            yields += sorted(uses)
-        return Running(self.fleet_id, tuple(yields), tuple(keeps))
+        self._ground.admit(self.plan, plan, change, self._driver.parts_there())
 
     def _replanned(self, plan: LaunchPlan) -> None:
-        """Write the plan down, and lease what is in use now: who left needs nothing any more."""
-        with leases.exclusive():
-            leases.lease(self.fleet_id, plan, self._driver.parts_there())
+        """Write the plan down, and let others have what nobody of this fleet needs any more."""
+        self._ground.settle(plan, self._driver.parts_there())
         self.state.write_plan(plan)
 
     def wait_for(self, reached: Callable[[Status], bool], timeout: float | None = None) -> Status:

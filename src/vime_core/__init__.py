@@ -11,7 +11,7 @@ from vime_core.cluster import Cluster, Interval, Node
 from vime_core.errors import Code, PlanRefused, Problem
 from vime_core.external import ExternalFacts
 from vime_core.plan import LaunchPlan
-from vime_core.planner import DEFAULT_ROUTER, DEFAULT_VLLM, make_plan
+from vime_core.planner import DEFAULT_ROUTER, DEFAULT_VLLM, make_plan, slots_wanted
 from vime_core.render import parse, render
 from vime_core.topology import ModelFacts
 from vime_core.vllm.catalogue import Catalogue
@@ -33,4 +33,5 @@ __all__ = [
     "parse",
     "problems",
     "render",
+    "slots_wanted",
 ]

@@ -81,6 +81,16 @@ def make_plan(
     return _assemble(request, placed, cluster, facts, vllm, router, external or {}, told)
 
 
+def slots_wanted(args: object, *, vllm: Catalogue = DEFAULT_VLLM, router: Catalogue = DEFAULT_ROUTER) -> int:
+    """Return how many slots a cluster needs for a trainer's arguments: trainer and rollout, which may share them.
+
+    For who must ask for GPUs before there are facts to plan with. Raises PlanRefused as `make_plan` does.
+    """
+    request = understand(args, vllm, router)
+    rollout = sum(group.num_gpus for model in request.models for group in model.groups)
+    return max(request.trainer_gpus, rollout) if request.colocate else request.trainer_gpus + rollout
+
+
 def _assemble(
     request: RolloutRequest,
     placed: tuple[Placed, ...],

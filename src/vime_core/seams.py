@@ -12,7 +12,7 @@ from attrs import frozen
 from vime_core.cluster import Interval
 from vime_core.lifecycle.events import Event
 from vime_core.lifecycle.wishes import SleepLevel, WakeTag
-from vime_core.units import EngineId, NodeName, ProcessId
+from vime_core.units import EngineId, GpuId, NodeName, ProcessId
 
 
 @frozen
@@ -20,7 +20,7 @@ class SpawnSpec:
     """One process to start: argv (program first) and the overlay on the executor's own environment.
 
     ``env_set`` entries win over ``env_unset``. ``ports`` are those that the process will bind at ``address``, by their
-    name in the plan; ports that it may try (the scan interval) are not among them.
+    name in the plan; ports that it may try (the scan interval) are not among them. ``gpus`` are those it will use.
     """
 
     id: ProcessId
@@ -30,6 +30,7 @@ class SpawnSpec:
     env_unset: tuple[str, ...]
     address: str = ""
     ports: tuple[tuple[str, Interval], ...] = ()
+    gpus: tuple[GpuId, ...] = ()
 
 
 class DecodeOnly(str):

@@ -1,11 +1,15 @@
-"""Whether a plan can be carried out on this machine, as it is now."""
+"""This machine under a fleet: whether a plan can be carried out on it as it is now, and whose ports are whose."""
+
+from collections.abc import Iterable
 
 from attrs import evolve, frozen
 
 from vime_adapters.preflight import leases, local
 from vime_core import Interval, LaunchPlan, PlanRefused
+from vime_core.diff.running import Change
 from vime_core.errors import Code, Problem
 from vime_core.moved import moved
+from vime_core.plan import Engine
 
 
 @frozen
@@ -54,3 +58,43 @@ def check_local(plan: LaunchPlan, running: Running | None = None) -> None:
             problems.append(Problem(Code.PORT_BUSY, f"{process}.{name}", who, allowed))
     if problems:
         raise PlanRefused(problems)
+
+
+class Here:
+    """Keeps the ports of one fleet on this machine, and says whether a plan is for it."""
+
+    def __init__(self, fleet_id: str) -> None:
+        self._fleet_id = fleet_id
+
+    def admit(self, now: LaunchPlan, plan: LaunchPlan, change: Change, parts: Iterable[Engine]) -> None:
+        """Keep the ports of another plan beside those in use.
+
+        ``now`` is what runs, with the engines ``parts`` as they are. Raises PlanRefused when the plan is for another
+        machine, or when a port that it needs is neither free nor the fleet's to give.
+        """
+        parts = tuple(parts)
+        with leases.exclusive():
+            check_local(plan, self._held(now, plan, change, parts))
+            leases.lease(self._fleet_id, plan, parts)
+
+    def settle(self, plan: LaunchPlan, parts: Iterable[Engine]) -> None:
+        """Keep the ports of a plan and those in use, and no others: who left needs nothing any more."""
+        with leases.exclusive():
+            leases.lease(self._fleet_id, plan, parts)
+
+    def release(self) -> None:
+        """Keep nothing any more."""
+        leases.remove_lease(self._fleet_id)
+
+    def _held(self, now: LaunchPlan, plan: LaunchPlan, change: Change, parts: tuple[Engine, ...]) -> Running:
+        """Return what the fleet has of this machine, and which of it stays where the plan does not know it."""
+        yields = [(who, address, at) for who, address, _, at in leases.uses_of(evolve(now, engines=()))]
+        keeps, planned = [], {engine.id: engine for engine in plan.engines}
+        for part in parts:
+            uses = {(who, address, at) for who, address, _, at in leases.uses_of_engine(part)}
+            if part.id not in {*change.leave, *change.change} and part.id in planned:
+                known = {(who, address, at) for who, address, _, at in leases.uses_of_engine(planned[part.id])}
+                keeps += sorted(uses - known)
+                uses &= known
+            yields += sorted(uses)
+        return Running(self._fleet_id, tuple(yields), tuple(keeps))

@@ -37,23 +37,31 @@ def exclusive() -> Iterator[None]:
         yield
 
 
-def lease(fleet: str, plan: LaunchPlan, running: Iterable[Engine] = ()) -> Path:
+def lease(fleet: str, plan: LaunchPlan, running: Iterable[Engine] = ()) -> None:
     """Write down every interval of the plan for as long as this process lives, the hosts' spare ports among them.
 
-    ``running`` are engines as they run, if any do: they may have been moved to other ports than planned. Returns the
-    file to remove after.
+    ``running`` are engines as they run, if any do: they may have been moved to other ports than planned.
     """
-    me = psutil.Process()
-    path = folder() / f"{fleet}.json"
     running = tuple(running)
     uses = [*uses_of(plan), *(use for engine in running for use in uses_of_engine(engine))]
-    intervals = {*(i for *_, i in uses), *spares(plan, running).runs.values()}
+    write_lease(fleet, {*(i for *_, i in uses), *spares(plan, running).runs.values()})
+
+
+def write_lease(fleet: str, intervals: Iterable[Interval]) -> None:
+    """Write down the intervals of a fleet here, and no others, for as long as this process lives."""
+    me = psutil.Process()
+    path = folder() / f"{fleet}.json"
     ports = sorted([i.start, i.count] for i in intervals)
     record = {"pid": me.pid, "created": me.create_time(), "ports": ports}
     scratch = path.with_suffix(".tmp")
     scratch.write_text(json.dumps(record), encoding="utf-8")
     scratch.replace(path)
-    return path
+
+
+def remove_lease(fleet: str) -> None:
+    """Let others have the ports of a fleet."""
+    with contextlib.suppress(OSError):
+        (folder() / f"{fleet}.json").unlink(missing_ok=True)
 
 
 def uses_of_engine(engine: Engine) -> Iterator[tuple[str, str, str, Interval]]:

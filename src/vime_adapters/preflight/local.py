@@ -37,7 +37,7 @@ def observe(slots: str | int | None = None) -> Cluster:
         reserved_ports=leased_intervals(),
         busy_ports=listening_ports(),
     )
-    return Cluster((node,), _hardware() if gpus else "cpu")
+    return Cluster((node,), hardware() if gpus else "cpu")
 
 
 def _count(slots: str | int | None) -> int | None:
@@ -74,7 +74,8 @@ def _smi(field: str) -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
-def _hardware() -> str | None:
+def hardware() -> str | None:
+    """Return the class of this machine's first GPU; None for one that no rule knows, or without a GPU."""
     name = " ".join(_smi("name")[:1]).lower()
     return next((kind for kind in ("gb200", "h200", "h100", "a100") if re.search(rf"\b{kind}\b", name)), None)
 

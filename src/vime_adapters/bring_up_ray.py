@@ -89,7 +89,8 @@ def _warn(facts: RayFacts) -> None:
 class Holder:
     """Owns a fleet inside an actor that has the fleet's name."""
 
-    def __init__(self, make: Callable[[], Fleet]) -> None:
+    def begin(self, make: Callable[[], Fleet]) -> None:
+        """Launch it. Raises what ``make`` raises."""
         self._fleet = make()
 
     def plan(self) -> LaunchPlan:
@@ -192,7 +193,7 @@ def launch_named(name: str, make: Callable[[], Fleet], *, detached: bool) -> Nam
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     lifetime = "detached" if detached else None
     try:
-        actor = (
+        actor: Any = (
             ray.remote(Holder)
             .options(
                 name=actor_name(name),
@@ -202,17 +203,17 @@ def launch_named(name: str, make: Callable[[], Fleet], *, detached: bool) -> Nam
                 max_concurrency=16,
                 scheduling_strategy=here,
             )
-            .remote(make)
+            .remote()
         )
     except ValueError:
         hint = f"Close it, vime_adapters.attach({name!r}).close(), or choose another name."
         raise PlanRefused((Problem(Code.STATE_DIR, "name", name, "a name that no fleet has", hint),)) from None
-    fleet = NamedFleet(name, actor)
     try:
-        fleet.status()
-    except RayTaskError as error:
-        raise error.cause from None
-    return fleet
+        ray.get(actor.begin.remote(make))
+    except BaseException as error:
+        ray.kill(actor)
+        raise (error.cause if isinstance(error, RayTaskError) else error) from None
+    return NamedFleet(name, actor)
 
 
 def attach(name: str) -> NamedFleet:

@@ -1,6 +1,6 @@
 """Fleets of stand-in engines: real processes, supervisors, ports and routers; engines start within a second."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from vime_adapters.subprocess.executor import SubprocessExecutor
 from vime_adapters.vllm.generate import Sampling
 from vime_adapters.vllm.phases import phase_of
 from vime_adapters.vllm.watch import HttpWatcher
-from vime_core import Cluster, LaunchPlan, make_plan
+from vime_core import Cluster, LaunchPlan, make_plan, slots_wanted
 from vime_core.lifecycle.policy import Policy
 from vime_core.plan import Arg, Process
 
@@ -82,6 +82,26 @@ def running(plan: LaunchPlan, folder: Path, policy: Policy = BRISK) -> Iterator[
         fleet.wait_ready(timeout=60)
         yield Running(fleet, traces)
     assert traces.left_by(fleet.fleet_id, fleet.plan) == []
+
+
+TWO = {
+    "hf_checkpoint": "m",
+    "debug_rollout_only": True,
+    "rollout_num_gpus": 2,
+    "rollout_num_gpus_per_engine": 1,
+    "num_gpus_per_node": 1,
+}
+"""Two engines, each on a GPU of its own."""
+
+
+def on_ray(args: Mapping[str, object] = TWO, group: object = None) -> Fleet:
+    """Return a fleet of stand-ins on the hosts of the Ray cluster that this process is connected to."""
+    from vime_adapters.bring_up_ray import start_on_ray
+
+    def plan(cluster: Cluster) -> LaunchPlan:
+        return stood_in(make_plan(args, cluster))
+
+    return start_on_ray(plan, slots_wanted(TWO), group=group, policy=BRISK)
 
 
 def right(prompt: list[int], count: int = 8) -> tuple[int, ...]:

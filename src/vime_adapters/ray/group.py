@@ -1,10 +1,15 @@
 """Placement groups: one bundle for each slot, and a refusal where Ray would let one wait for ever."""
 
+import time
+
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from vime_core import PlanRefused
 from vime_core.errors import Code, Problem
+
+SETTLE = 10.0
+"""Seconds for what was just given back to be counted as free, which Ray does now and then."""
 
 WAIT = 60.0
 """Seconds that Ray has to place a group for which there is room."""
@@ -15,9 +20,12 @@ def placed(slots: int, strategy: str = "PACK", wait: float = WAIT) -> PlacementG
 
     Ray itself keeps a group that fits nowhere pending without a word.
     """
-    free = ray.available_resources().get("GPU", 0)
+    total = ray.cluster_resources().get("GPU", 0)
+    end = time.monotonic() + SETTLE
+    while (free := ray.available_resources().get("GPU", 0)) < slots and total >= slots and time.monotonic() < end:
+        time.sleep(0.2)
     if free < slots:
-        raise PlanRefused((_full(slots, f"{free:g} GPUs free of {ray.cluster_resources().get('GPU', 0):g}"),))
+        raise PlanRefused((_full(slots, f"{free:g} GPUs free of {total:g}"),))
     group: PlacementGroup = placement_group([{"GPU": 1} for _ in range(slots)], strategy=strategy)
     if not group.wait(wait):
         remove_placement_group(group)

@@ -1,14 +1,18 @@
 """Hosts and slots of a Ray cluster, as far as no Ray has to run for it."""
 
+import json
+
 import pytest
+import yaml
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.plans import Shape, hand_plan
 
+from vime_adapters.arguments import load_cluster
 from vime_adapters.ray.ground import _uses
 from vime_adapters.ray.hosts import Seen, _by_address, bundles_of, cluster_of, interface_of, names_of
-from vime_core import Interval, PlanRefused
+from vime_core import Interval, PlanRefused, make_plan, render
 from vime_core.errors import Code
 from vime_core.plan import PortUse, Reason, Source
 from vime_core.units import NodeName, TcpPort
@@ -81,3 +85,17 @@ def test_hardware_is_known_where_all_hosts_agree():
     hosts = {"a": (NodeName("A"), "10.0.0.1", seen()), "b": (NodeName("B"), "10.0.0.2", seen())}
     assert cluster_of(slots, hosts).hardware == "h100"
     assert cluster_of(slots, {**hosts, "b": (NodeName("B"), "10.0.0.2", seen("a100"))}).hardware is None
+
+
+def test_facts_of_ray_plan_like_the_same_facts_in_a_file(tmp_path):
+    """What hosts of Ray show, written down as a cluster file and read again, gives the same plan, reasons and all."""
+    slots = {n: (f"node-{n % 2}", (str(n // 2),)) for n in range(16)}
+    busy = Seen("vm", "eth1", 32768, (Interval(TcpPort(20000), 50),), (TcpPort(20100),), "h100", ())
+    hosts = {f"node-{n}": (NodeName(f"10.0.0.{n + 1}"), f"10.0.0.{n + 1}", busy) for n in (0, 1)}
+    cluster = cluster_of(slots, hosts)
+    args = {"hf_checkpoint": "m", "actor_num_gpus_per_node": 8, "rollout_num_gpus": 8, "rollout_num_gpus_per_engine": 4}
+    plan = make_plan(args, cluster)
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump(json.loads(render(plan))["cluster"]))
+    assert make_plan(args, load_cluster(str(file))) == plan
+    assert {engine.processes[0].address for engine in plan.engines} == {"10.0.0.2"}

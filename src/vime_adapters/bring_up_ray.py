@@ -110,11 +110,6 @@ class Holder:
         status = self._fleet.wait_for(lambda status: status.can_serve, seconds)
         return status if status.can_serve or not self._fleet.running else None
 
-    def order(self, what: str, *args: object, **named: object) -> Status:
-        """Ask something of the fleet's engines (see `vime_adapters.orders.Orders`); return what became of it."""
-        found: Status = getattr(self._fleet, what)(*args, **named)
-        return found
-
     def close(self, reason: str) -> Status:
         """End the fleet and wait until nothing is left."""
         self._fleet.close(reason)

@@ -69,8 +69,8 @@ chaos: setup  ## kill fifty random parts of a live fleet, one after the other, a
 pd: setup  ## prefill/decode fleets of four layouts: the same tokens as one engine, blocks that move; a quarter of an hour
 	$(BIN)/python -m tests.pd
 
-heavy: setup  ## tests of real engines that take too long for every run: replicas behind urls
-	$(BIN)/pytest tests/integration/replica_engines.py
+heavy: setup  ## tests of real engines that take too long for every run: replicas behind urls, more prefill/decode
+	$(BIN)/pytest tests/integration/replica_engines.py tests/integration/pd_layouts.py
 
 pdchaos: setup  ## kill parts of a prefill/decode fleet while clients ask; a quarter of an hour
 	$(BIN)/python -m tests.pd --chaos

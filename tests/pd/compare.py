@@ -121,3 +121,14 @@ def compare(fleet: Fleet, layout: str, at_once: int, seed: int) -> Compared:
         else:
             wrong.append(f"prompt of {len(prompt)}, token {place}: {apart} apart")
     return Compared(layout, at_once, equal, ties, tuple(wrong), came, seconds)
+
+
+def alike(fleet: Fleet, layout: str, at_once: int, seed: int) -> None:
+    """Check that 40 greedy answers through the router are those of one engine, and that every prompt came as blocks."""
+    found = compare(fleet, layout, at_once, seed)
+    assert (found.equal + found.ties, found.wrong) == (40, ())
+    ranks = len(next(e for e in fleet.plan.engines if e.role is Role.DECODE).processes[0].gpus)
+    assert found.came.transfers == 40 * ranks
+    assert found.came.failed == 0
+    assert found.came.moved > 0
+    assert found.came.found >= 0.95 * found.came.asked  # the rest are probes of the engines themselves

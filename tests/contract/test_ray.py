@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import ray
 from tests.contract.executor_contract import ExecutorContract
 from tests.contract.test_subprocess import LocalBench
+from tests.rayhosts.local import one_host
 
 from vime_adapters.preflight.local import holder_of
 from vime_adapters.subprocess.fleet import fleet_members
 from vime_core.units import NodeName
-
-ray = pytest.importorskip("ray")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,11 +30,8 @@ def cluster() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(*RayBench.inherited)
         patch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the user's home
-        ray.init(
-            address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20
-        )
-        yield ray.nodes()[0]["NodeID"]
-        ray.shutdown()
+        with one_host():
+            yield ray.nodes()[0]["NodeID"]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 import ray
 from tests.integration.conftest import Traces
 from tests.integration.standins import GREEDY, TWO, on_ray, right
+from tests.rayhosts.local import one_host
 
 from vime_adapters import attach
 from vime_adapters.bring_up_ray import launch_named
@@ -31,16 +32,8 @@ def cluster() -> Iterator[str]:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         where = os.getcwd()
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (where, os.environ.get("PYTHONPATH")))))
-        context = ray.init(
-            address="local",
-            num_cpus=4,
-            num_gpus=3,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=80 << 20,
-        )
-        yield context.address_info["address"]
-        ray.shutdown()
+        with one_host(gpus=3) as address:
+            yield address
 
 
 def free() -> float:

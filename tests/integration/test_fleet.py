@@ -57,7 +57,8 @@ def test_status_and_plan_are_readable_from_another_process(pair: Running) -> Non
     assert found.returncode == 0, found.stderr
     status = json.loads(found.stdout)
     assert status["state"] == "serving"
-    assert [e["state"] for e in status["engines"]] == ["serving", "serving"]
+    assert {e["state"] for e in status["engines"]} <= {"serving", "suspect"}  # slow is suspect, and in service
+    assert len(status["engines"]) == 2
     assert parse(Path(folder, "plan.json").read_text()) == pair.fleet.plan
 
 

@@ -62,12 +62,12 @@ class TestSpecs:
     """From the plan to what an executor is given."""
 
     def test_engine_rank(self):
-        """A rank's spec holds its argv, and its environment as what to set and what to unset."""
+        """A rank's spec holds its argv, its GPUs, and its environment as what to set and what to unset."""
         engine = hand_plan(TWO).engines[1]
         argv = ("vllm", "serve", "m", "--node-rank", "1")
         env = (("CUDA_VISIBLE_DEVICES", "0"),)
         rank = engine.processes[1]
-        expected = SpawnSpec("m-1.1", "node-1", argv, env, ("PYTORCH_CUDA_ALLOC_CONF",), rank.address, ())
+        expected = SpawnSpec("m-1.1", "node-1", argv, env, ("PYTORCH_CUDA_ALLOC_CONF",), rank.address, (), rank.gpus)
         assert spec_of(engine, rank.id) == expected
 
     def test_an_empty_value_is_set(self):

@@ -58,8 +58,8 @@ def test_no_folder_and_no_other_executor() -> None:
     """A fake fleet keeps no state folder, and executors that are not there are refused."""
     with pytest.raises(PlanRefused, match="state_dir"):
         start(PLAN, executor="fake", state_dir=object())
-    with pytest.raises(PlanRefused, match="fake, subprocess"):
-        start(PLAN, executor="ray")
+    with pytest.raises(PlanRefused, match="fake, ray, subprocess"):
+        start(PLAN, executor="slurm")
 
 
 def test_time_passes_only_in_calls() -> None:

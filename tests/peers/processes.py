@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attrs import frozen
@@ -41,7 +41,10 @@ def program(name: str) -> str:
 
 @contextmanager
 def spawned(argv: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a session of its own; at the end, terminate its whole group, by force after 10 s."""
+    """Start a process in a session of its own; at the end, terminate its whole group, by force after 20 s.
+
+    A group that is killed while it ends leaves its shared memory behind.
+    """
     with log.open("wb") as out:
         process = subprocess.Popen(
             argv,
@@ -55,14 +58,13 @@ def spawned(argv: list[str], log: Path, env: dict[str, str] | None = None) -> It
         yield process
     finally:
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
+            deadline = time.monotonic() + 20
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, sign)
-            except ProcessLookupError:
-                break
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                continue
+                while time.monotonic() < deadline:
+                    process.poll()  # collects the leader, without whom the group may be empty
+                    os.killpg(process.pid, 0)
+                    time.sleep(0.05)
 
 
 @contextmanager

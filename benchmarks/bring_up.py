@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vime_adapters.bring_up import launch
+from vime_adapters.cli.demo import CPU_ARGS
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Directory
 from vime_adapters.preflight.local import observe
@@ -28,12 +29,7 @@ from vime_core import LaunchPlan, make_plan
 ARGS = {
     "debug_rollout_only": True,
     "rollout_num_gpus": 2,
-    "vllm_dtype": "float32",
-    "vllm_enforce_eager": True,
-    "vllm_kv_cache_memory_bytes": "64M",
-    "vllm_max_model_len": 256,
-    "vllm_max_num_batched_tokens": 256,
-    "vllm_max_num_seqs": 8,
+    **CPU_ARGS,
 }
 POLL = 1.0
 

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vime_adapters.bring_up import launch
+from vime_adapters.cli.demo import CPU_ARGS
 from vime_adapters.control import HttpControl
 from vime_adapters.vllm.generate import Sampling, generate
 from vime_adapters.vllm.tiny_model import make_tiny_model
@@ -31,12 +32,7 @@ ARGS = {
     "rollout_num_gpus": 2,
     "rollout_num_gpus_per_engine": 1,
     "prefill_num_servers": 1,
-    "vllm_dtype": "float32",
-    "vllm_enforce_eager": True,
-    "vllm_kv_cache_memory_bytes": "64M",
-    "vllm_max_model_len": 256,
-    "vllm_max_num_batched_tokens": 256,
-    "vllm_max_num_seqs": 8,
+    **CPU_ARGS,
 }
 PROMPT, NEW = 150, 16
 """Tokens of a prompt and of an answer."""

@@ -10,39 +10,30 @@ from tests.contract.test_subprocess import LocalBench
 from tests.rayhosts.local import one_host
 
 from vime_adapters.preflight.local import holder_of
-from vime_adapters.subprocess.fleet import fleet_members
 from vime_core.units import NodeName
 
 pytestmark = pytest.mark.timeout(300)
-
-
-class RayBench(LocalBench):
-    """The executor of a Ray cluster whose one host is this one."""
-
-    def survivors(self) -> list[str]:
-        """Return what bears the fleet's mark, supervisors included."""
-        return [f"{member.pid} {member.cmdline}" for member in fleet_members(self.executor.fleet_id)]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """Yield the node id of a Ray cluster of one host."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*RayBench.inherited)
+        patch.setenv(*LocalBench.inherited)
         patch.setenv("RAY_AUTH_MODE", "disabled")  # no token in the user's home
         with one_host():
             yield ray.nodes()[0]["NodeID"]
 
 
 @pytest.fixture
-def bench(cluster, tmp_path) -> Iterator[RayBench]:
+def bench(cluster, tmp_path) -> Iterator[LocalBench]:
     """Yield a bench whose actors write their logs below a fresh folder."""
     from vime_adapters.ray.executor import Places, RayExecutor
 
     options = {"grace": 0.5, "holder_of": holder_of}
     places = Places({NodeName("here"): cluster})
     with RayExecutor(places, tmp_path / "logs", host_logs=str(tmp_path / "hosts"), options=options) as executor:
-        yield RayBench(executor)
+        yield LocalBench(executor)
 
 
 class TestRay(ExecutorContract):

@@ -9,6 +9,7 @@ import pytest
 from attrs import frozen
 
 from vime_adapters.bring_up import launch
+from vime_adapters.cli.demo import CPU_ARGS
 from vime_adapters.fleet import Fleet
 from vime_adapters.preflight.leases import uses_of
 from vime_adapters.preflight.local import listening_ports
@@ -28,12 +29,7 @@ GREEDY = Sampling(max_tokens=16, temperature=0.0, ignore_eos=True, seed=0)
 QUICK = {
     "debug_rollout_only": True,
     "rollout_num_gpus_per_engine": 1,
-    "vllm_dtype": "float32",
-    "vllm_enforce_eager": True,
-    "vllm_kv_cache_memory_bytes": "64M",
-    "vllm_max_model_len": 256,
-    "vllm_max_num_batched_tokens": 256,
-    "vllm_max_num_seqs": 8,
+    **CPU_ARGS,
 }
 """Trainer arguments under which a tiny model starts quickly and computes the same in every layout."""
 

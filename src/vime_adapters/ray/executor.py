@@ -63,6 +63,9 @@ NOSET = tuple(
 )
 """Variables by which Ray leaves the devices of a process alone: the plan says which it sees."""
 
+RUNTIME: dict[str, Any] = {"env_vars": dict.fromkeys(NOSET, "1")}
+"""The runtime_env of everything that Vime runs on hosts of Ray."""
+
 Secrets = Callable[[Sequence[str]], Mapping[str, str]]
 
 
@@ -175,11 +178,10 @@ class RayExecutor(Executor):
             "num_cpus": 0,
             "max_concurrency": 4,
             "max_restarts": 0,
-            "runtime_env": {"env_vars": dict.fromkeys(NOSET, "1")},
+            "runtime_env": RUNTIME,
         }
         if self._places.group is None or not spec.gpus:
-            node = self._places.nodes[spec.node]
-            return options | {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+            return options | {"scheduling_strategy": on_node(self._places.nodes[spec.node])}
         bundle = self._places.bundles[spec.node, spec.gpus[0]]
         strategy = PlacementGroupSchedulingStrategy(self._places.group, placement_group_bundle_index=bundle)
         return options | {"num_gpus": SHARE, "scheduling_strategy": strategy}
@@ -250,9 +252,12 @@ class RayExecutor(Executor):
         if not self._stands(life.node):
             self._end(life, None, f"host {life.node} is lost: {why}", host_lost=True)
             return
-        here = NodeAffinitySchedulingStrategy(self._places.nodes[life.node], soft=False)
-        task: Any = self._sweep.options(num_cpus=0, max_retries=0, scheduling_strategy=here)
-        self._ask(life, task.remote(self.fleet_id, life.process, ORDERLY))
+        self._ask(life, self._swept(self._places.nodes[life.node], life.process, ORDERLY))
+
+    def _swept(self, node: str, *what: object) -> Any:
+        """Return the answer of a task that ends on a host what is left of the fleet, or of one process."""
+        task = self._sweep.options(num_cpus=0, max_retries=0, scheduling_strategy=on_node(node))
+        return task.remote(self.fleet_id, *what)
 
     def _ask(self, life: _Life, asked: object) -> None:
         life.asked, life.since = asked, time.monotonic()
@@ -316,14 +321,14 @@ class RayExecutor(Executor):
             self._dismiss(life)
         alive = {found["NodeID"] for found in ray.nodes() if found["Alive"]}
         hosts = {self._places.nodes[life.node] for life in self._lives.values()} & alive
-        tasks = [
-            self._sweep.options(
-                num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-            ).remote(self.fleet_id)
-            for node in hosts
-        ]
+        tasks = [self._swept(node) for node in hosts]
         if tasks:
             ray.wait(tasks, num_returns=len(tasks), timeout=CLOSE_BOUND)
+
+
+def on_node(node: str) -> NodeAffinitySchedulingStrategy:
+    """Return what pins an actor or a task to a node of Ray, given by its id."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def _answers(ready: Sequence[Any]) -> list[object]:

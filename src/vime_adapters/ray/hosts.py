@@ -14,11 +14,11 @@ import ray
 from attrs import frozen
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import PlacementGroup
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from vime_adapters.preflight import local
 from vime_adapters.preflight.leases import exclusive, leased_intervals, remove_lease, write_lease
-from vime_adapters.ray.executor import NOSET, Places
+from vime_adapters.ray.executor import RUNTIME, Places, on_node
 from vime_adapters.subprocess.fleet import fleet_members
 from vime_core import Cluster, PlanRefused
 from vime_core.cluster import Interval, Node
@@ -202,18 +202,13 @@ def _by_address(address: str) -> tuple[int, ...] | tuple[int, str]:
 def _in_bundle(group: PlacementGroup, index: int, gpus: float) -> Any:
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
     share = LITTLE if gpus <= 1 else gpus
-    task = ray.remote(slot).options(num_cpus=0, num_gpus=share, scheduling_strategy=strategy, runtime_env=_env())
+    task = ray.remote(slot).options(num_cpus=0, num_gpus=share, scheduling_strategy=strategy, runtime_env=RUNTIME)
     return task.remote()
 
 
 def _host(node: str, fleet_id: str, address: str) -> Any:
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    actor = ray.remote(Host).options(num_cpus=0, scheduling_strategy=strategy, runtime_env=_env())
+    actor = ray.remote(Host).options(num_cpus=0, scheduling_strategy=on_node(node), runtime_env=RUNTIME)
     return actor.remote(fleet_id, address)
-
-
-def _env() -> dict[str, dict[str, str]]:
-    return {"env_vars": dict.fromkeys(NOSET, "1")}
 
 
 def _got(tasks: Sequence[Any], timeout: float) -> list[Any]:

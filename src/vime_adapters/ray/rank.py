@@ -36,7 +36,7 @@ def swept(fleet_id: str, process: ProcessId | None = None, orderly: float = 0.0)
 
 
 class Rank:
-    """Owns one process on its host, from when the actor is made. Calls return at once, but for `news` and `close`.
+    """Owns one process on its host, from when the actor is made. Calls return at once, but for `news`.
 
     What is left here of an earlier life is ended first: its actor may have been lost with the way to this host.
     ``secrets`` are entries of the process' environment that may stand nowhere else; ``options`` are those of
@@ -64,7 +64,7 @@ class Rank:
         self._asked = time.monotonic()
         self._news: list[Event] = []
         self._fresh = threading.Condition()
-        self._kill = self._end = False
+        self._kill = False
         self._thread = threading.Thread(target=self._run, name="vime-rank", daemon=True)
         self._thread.start()
 
@@ -91,7 +91,7 @@ class Rank:
     def _run(self) -> None:
         swept(self._fleet_id, self._spec.id)
         self._executor.spawn(self._spec)
-        while not self._end and time.monotonic() - self._asked < self._lease:
+        while time.monotonic() - self._asked < self._lease:
             if self._kill:
                 self._executor.kill(self._spec.id)
             self._tell(self._executor.poll(SLICE))

@@ -21,7 +21,7 @@ from pathlib import Path
 from vime_adapters.bring_up import launch
 from vime_adapters.cli.demo import CPU_ARGS
 from vime_adapters.control import HttpControl
-from vime_adapters.driver import Directory
+from vime_adapters.driver import spec_of
 from vime_adapters.preflight.local import observe
 from vime_adapters.vllm.tiny_model import make_tiny_model
 from vime_core import LaunchPlan, make_plan
@@ -44,12 +44,14 @@ def through_vime(args: dict[str, object], folder: Path) -> float:
 
 def by_hand(plan: LaunchPlan, folder: Path) -> float:
     """Return the seconds from the first Popen until both engines answered and are registered."""
-    directory, control = Directory.of(plan), HttpControl()
+    control = HttpControl()
+    specs = [spec_of(router, router.id) for router in plan.routers]
+    specs += [spec_of(engine, process.id) for engine in plan.engines for process in engine.processes]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     children = []
     began = time.monotonic()
     try:
-        for spec in directory.specs.values():
+        for spec in specs:
             env = {k: v for k, v in os.environ.items() if k not in spec.env_unset} | dict(spec.env_set) | {"PATH": path}
             with (folder / f"{spec.id}.log").open("wb") as log:
                 children.append(

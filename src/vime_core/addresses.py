@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
-from vime_core.cluster import Interval
+from vime_core.cluster import Interval, url
 from vime_core.connectors import Connector, configs_of, connector_of, default_config, json_value, listens
 from vime_core.errors import Code, Problem
 from vime_core.placement import Placed
@@ -28,11 +28,12 @@ _SCAN = Reason(Source.GUARD, "vLLM looks upward from VLLM_PORT for free ports: e
 
 @frozen
 class Addressed:
-    """One engine with the ports of each of its processes, by node rank."""
+    """One engine with the ports of each of its processes, by node rank, and its APIs' urls, the head's first."""
 
     placed: Placed
     id: EngineId
     ports: tuple[tuple[PortUse, ...], ...]
+    urls: tuple[str, ...]
     connector: Connector | None
 
     def port(self, name: str, rank: int = 0) -> Interval | None:
@@ -144,20 +145,22 @@ class _Group:
     def address(self, placed: Placed, ports: Ports, problems: list[Problem]) -> Addressed:
         """Return one engine with its port intervals."""
         name = EngineId(f"{placed.draft.model.name}-{placed.draft.index}")
-        uses = []
+        uses, urls = [], []
         for rank, (node, _) in enumerate(placed.nodes):
             on, wanted = ports.on(node), self._wanted[rank]
             taken = [on.take(count, f"{name}.{rank}.{use}", problems) for use, count, _ in wanted]
+            if wanted[0][0] == "http":
+                urls.append(url(on.node.address, taken[0].start))
             key = (rank, tuple([interval.start for interval in taken]))
             if key not in self._given:
                 given = [PortUse(use, run, why) for (use, _, why), run in zip(wanted, taken, strict=True)]
                 self._given[key] = tuple(sorted(given, key=lambda use: use.name))
             uses.append(self._given[key])
-        return Addressed(placed, name, tuple(uses), self._connector)
+        return Addressed(placed, name, tuple(uses), tuple(urls), self._connector)
 
 
 def _wanted(draft: EngineDraft, connector: Connector | None, rank: int) -> tuple[tuple[str, int, Reason], ...]:
-    """Return the ports that one process asks for: their use, how many in a row, and why."""
+    """Return the ports that one process asks for, its API's first: their use, how many in a row, and why."""
     wanted: list[tuple[str, int, Reason]] = []
     shape = draft.shape
     serves = shape.serves(rank)

@@ -21,7 +21,7 @@ from vime_core.placement import Placed, place
 from vime_core.plan import Engine, LaunchPlan, Note, Process, Role, Router
 from vime_core.ports import Ports
 from vime_core.request import RolloutRequest
-from vime_core.router import claim_router_ports, engine_urls, plan_router, router_node
+from vime_core.router import claim_router_ports, plan_router, router_node
 from vime_core.topology import ModelFacts, draft_engines
 from vime_core.units import NodeRank, ProcessId
 from vime_core.vllm import default_catalogue
@@ -214,7 +214,7 @@ def _engines(
     for engine in engines:
         if engine.placed.draft.group.role is _ENCODER:
             name = engine.placed.draft.model.name
-            encoders[name] = (*encoders.get(name, ()), *engine_urls(engine, cluster))
+            encoders[name] = (*encoders.get(name, ()), *engine.urls)
     for engine in engines:
         draft = engine.placed.draft
         model, group, shape = draft.model, draft.group, draft.shape
@@ -260,7 +260,7 @@ def _engines(
             pcp=shape.pcp,
             ep=shape.ep,
             seed=seed,
-            url=engine_urls(engine, cluster)[0],
+            url=engine.urls[0],
             processes=tuple(processes),
             balance=shape.balance,
         )

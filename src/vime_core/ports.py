@@ -42,7 +42,7 @@ class HostPorts:
         self._ends: list[int] = [kept.end for kept in KEPT_CLEAR]
         for closed in (*node.reserved_ports, *map(Interval, node.busy_ports)):
             self._close(closed)
-        self._given: list[range] = []
+        self._given: list[Interval] = []
         self._next = FIRST if node.ephemeral_floor > FIRST else LOWEST_PORT
 
     def take(self, count: int, where: str, problems: list[Problem]) -> Interval:
@@ -66,7 +66,7 @@ class HostPorts:
             problems.append(Problem(Code.PORT_TAKEN, where, port, allowed))
         elif any(wanted.meets(t) for t in (*self.node.reserved_ports, *map(Interval, self.node.busy_ports))):
             problems.append(Problem(Code.PORT_TAKEN, where, port, f"a port that is free on {self.node.name}"))
-        elif any(port in run for run in self._given):
+        elif any(wanted.meets(run) for run in self._given):
             problems.append(Problem(Code.PORT_TAKEN, where, port, f"a port with no other use on {self.node.name}"))
         self._mark(wanted)
         return wanted
@@ -88,7 +88,7 @@ class HostPorts:
         return Interval(TcpPort(at), count) if at + count <= self.node.ephemeral_floor else None
 
     def _mark(self, interval: Interval) -> None:
-        self._given.append(range(interval.start, interval.end))
+        self._given.append(interval)
         self._close(interval)
 
     def _close(self, interval: Interval) -> None:

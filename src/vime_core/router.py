@@ -78,11 +78,11 @@ def plan_router(
     connector = None
     for engine in engines:
         role = engine.placed.draft.group.role
-        heads[role] += engine_urls(engine, cluster)
+        heads[role] += engine.urls
         if role is Role.PREFILL:
             own = engine.connector
             connector = own or connector
-            for rank, head in zip(engine.serving, engine_urls(engine, cluster), strict=True):
+            for rank, head in zip(engine.serving, engine.urls, strict=True):
                 prefill.append((head, engine.start(own.use, rank) if own is not None and own.bootstrap else None))
     pd = bool(prefill)
     if connector is not None and connector.discovery:
@@ -124,12 +124,6 @@ def _discovery_problem(engines: Sequence[Addressed], connector: Connector) -> Pr
     found = f"{connector.name}, for which vllm-router 0.1.17 takes no fixed pool"
     allowed = "a connector whose engines the router can be told of: NIXL's or Mooncake's"
     return Problem(Code.NOT_SUPPORTED, given.origin if given else group.where, found, allowed)
-
-
-def engine_urls(engine: Addressed, cluster: Cluster) -> tuple[str, ...]:
-    """Return the url of every process of an engine that serves an API, the head's first."""
-    nodes = engine.placed.nodes
-    return tuple(url(cluster.nodes[nodes[rank][0]].address, engine.start("http", rank)) for rank in engine.serving)
 
 
 def _option_args(request: RouterRequest, options: Catalogue, pd: bool, problems: list[Problem]) -> list[Arg]:

@@ -1,6 +1,7 @@
 """Laws of one engine: its ranks, its sizes, and what its command lines and environments say of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from attrs import frozen
@@ -36,7 +37,13 @@ def value_of(argv: tuple[str, ...], flag: str) -> str | None:
 
 
 _INTERNAL, _EXTERNAL, _HYBRID = Balance  # looked up once: an Enum's members are slow to reach
-_WAYS = {"--data-parallel-external-lb": _EXTERNAL, "--data-parallel-hybrid-lb": _HYBRID}
+_WAYS = (("--data-parallel-external-lb", _EXTERNAL), ("--data-parallel-hybrid-lb", _HYBRID))
+_CARRIED = {
+    (meets, serves): tuple(flag for flag in DISTRIBUTED if (not serves if flag == "--headless" else meets))
+    for meets in (False, True)
+    for serves in (False, True)
+}
+"""Which of the distributed flags a process carries: whether it meets others, and whether it serves an API."""
 
 
 @frozen
@@ -98,11 +105,6 @@ def _balanced(engine: Engine) -> bool:
     return min(dp, nodes) > 0
 
 
-def _replica(engine: Engine, rank: int) -> int:
-    """Return the first replica of a process."""
-    return rank * engine.dp // engine.nnodes
-
-
 def _serves(engine: Engine, rank: int) -> bool:
     """Whether a process is to serve an API: the head alone, the first of each replica, or all."""
     first = engine.nnodes // engine.dp if engine.balance is _EXTERNAL else engine.nnodes
@@ -113,17 +115,18 @@ def _process_laws(engine: Engine, process: Process, told: Told, starts: Mapping[
     after, serves, meets = told.after, _serves(engine, process.node_rank), _meets(engine)
     if ("http" in told.starts) != serves:
         yield process.id, "no http port" if serves else "an http port", f"{engine.balance.value} balancing's own"
-    carried = [f for f in DISTRIBUTED if f in after]
-    expected = [f for f in DISTRIBUTED if (not serves if f == "--headless" else meets)]
+    carried = tuple([f for f in DISTRIBUTED if f in after])
+    expected = _CARRIED[meets, serves]
     if carried != expected:
-        yield process.id, f"flags {carried}", f"flags {expected} for nnodes {engine.nnodes}"
+        yield process.id, f"flags {[*carried]}", f"flags {[*expected]} for nnodes {engine.nnodes}"
     address = after.get("--master-addr")
     if address is not None and address != engine.processes[0].address:
         yield process.id, f"--master-addr {address}", "the address of rank 0's host"
-    for flag, wanted in _wanted(engine, process, told.starts, starts).items():
+    sizes = _sized(engine.tp, engine.pp, engine.dp, engine.pcp, engine.nnodes, engine.balance, process.node_rank)
+    for flag, wanted in (*sizes, *_wanted(engine, process, told.starts, starts)):
         if after.get(flag) != wanted:
             yield process.id, f"{flag} {after.get(flag)}", f"{flag} {wanted}"
-    for flag, way in _WAYS.items():
+    for flag, way in _WAYS:
         if (flag in after) != (engine.balance is way):
             yield process.id, f"{engine.balance.value} balancing", f"{flag} with {way.value} balancing and no other"
     if after.get("--seed") != str(engine.seed):
@@ -145,34 +148,39 @@ def _meets(engine: Engine) -> bool:
     return engine.nnodes > (1 if engine.balance is _INTERNAL else engine.dp)
 
 
+@lru_cache(1 << 10)  # engines of a group are alike in this
+def _sized(
+    tp: int, pp: int, dp: int, pcp: int, nnodes: int, balance: Balance, rank: int
+) -> tuple[tuple[str, str | None], ...]:
+    """Return what each flag that follows from an engine's sizes must say, None where it must be absent."""
+    replica = str(rank * dp // nnodes)
+    return (
+        ("--tensor-parallel-size", str(tp)),
+        ("--pipeline-parallel-size", str(pp) if pp > 1 else None),
+        ("--data-parallel-size", str(dp) if dp > 1 else None),
+        ("--prefill-context-parallel-size", str(pcp) if pcp > 1 else None),
+        ("--data-parallel-rank", replica if balance is _EXTERNAL else None),
+        ("--data-parallel-size-local", str(dp // nnodes) if balance is _HYBRID else None),
+        ("--data-parallel-start-rank", replica if balance is _HYBRID else None),
+    )
+
+
 def _wanted(
     engine: Engine, process: Process, own: Mapping[str, int], starts: Mapping[str, int]
-) -> dict[str, str | None]:
-    """Return what each flag that follows from the plan must say, None where it must be absent."""
-    head = engine.processes[0].address
-    wide, several = _meets(engine), engine.nnodes > 1 and engine.dp > 1
-    serves = _serves(engine, process.node_rank)
-    external, hybrid = engine.balance is _EXTERNAL, engine.balance is _HYBRID
-    replica = str(_replica(engine, process.node_rank))
+) -> Iterator[tuple[str, str | None]]:
+    """Yield what each flag that follows from places and ports must say, None where it must be absent."""
+    serves, wide = _serves(engine, process.node_rank), _meets(engine)
+    yield "--host", process.address if serves else None
+    yield "--port", _port("http", own) if serves else None
+    yield "--nnodes", str(engine.nnodes) if wide else None
+    yield "--node-rank", str(process.node_rank) if wide else None
+    yield "--master-port", _port("master", starts) if wide else None
+    yield "--distributed-executor-backend", "mp" if wide else None
+    yield "--data-parallel-backend", "mp" if wide else None
+    several = engine.nnodes > 1 and engine.dp > 1
+    yield "--data-parallel-address", engine.processes[0].address if several else None
+    yield "--data-parallel-rpc-port", _port("dp_rpc", starts) if several else None
 
-    def port(name: str, at: Mapping[str, int]) -> str | None:
-        return str(at[name]) if name in at else None
 
-    return {
-        "--tensor-parallel-size": str(engine.tp),
-        "--pipeline-parallel-size": str(engine.pp) if engine.pp > 1 else None,
-        "--data-parallel-size": str(engine.dp) if engine.dp > 1 else None,
-        "--prefill-context-parallel-size": str(engine.pcp) if engine.pcp > 1 else None,
-        "--host": process.address if serves else None,
-        "--port": port("http", own) if serves else None,
-        "--nnodes": str(engine.nnodes) if wide else None,
-        "--node-rank": str(process.node_rank) if wide else None,
-        "--master-port": port("master", starts) if wide else None,
-        "--distributed-executor-backend": "mp" if wide else None,
-        "--data-parallel-backend": "mp" if wide else None,
-        "--data-parallel-address": head if several else None,
-        "--data-parallel-rpc-port": port("dp_rpc", starts) if several else None,
-        "--data-parallel-rank": replica if external else None,
-        "--data-parallel-size-local": str(engine.dp // engine.nnodes) if hybrid else None,
-        "--data-parallel-start-rank": replica if hybrid else None,
-    }
+def _port(name: str, at: Mapping[str, int]) -> str | None:
+    return str(at[name]) if name in at else None

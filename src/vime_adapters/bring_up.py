@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, overload
 
 from attrs import evolve
@@ -32,7 +33,7 @@ from vime_core.lifecycle.policy import Policy
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
-    from vime_adapters.bring_up_ray import NamedFleet
+    from vime_adapters.named import NamedFleet
 
 
 @overload
@@ -183,12 +184,8 @@ def _on_ray(
     state_dir: Path | None,
     on_change: OnChange | None,
 ) -> Fleet:
-    """Return a fleet on the hosts of a Ray cluster. Raises PlanRefused where Ray is not installed."""
-    try:
-        from vime_adapters.bring_up_ray import start_on_ray
-    except ImportError as error:
-        hint = "Install the ray that requirements/ names beside Vime."
-        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "executor", f"ray: {error}", "Ray installed", hint),)) from None
+    """Return a fleet on the hosts of a Ray cluster."""
+    on_ray = _ray()
     check_key()
 
     def checked(cluster: Cluster) -> LaunchPlan:
@@ -197,7 +194,35 @@ def _on_ray(
         check_routers(made)
         return made
 
-    return start_on_ray(checked, slots, group=group, policy=policy, state_dir=state_dir, on_change=on_change)
+    fleet: Fleet = on_ray.start_on_ray(
+        checked, slots, group=group, policy=policy, state_dir=state_dir, on_change=on_change
+    )
+    return fleet
+
+
+def cluster_of_ray(slots: int) -> Cluster:
+    """Return the hosts of the Ray cluster at RAY_ADDRESS, with so many slots where Ray would place them now.
+
+    Raises PlanRefused where Ray is not installed, does not answer, or has no room.
+    """
+    connect_to_ray()
+    found: Cluster = _ray().cluster_for(slots)
+    return found
+
+
+def connect_to_ray() -> None:
+    """Connect to the Ray cluster at RAY_ADDRESS or on this host, keeping its actors quiet. Raises PlanRefused."""
+    _ray().connect(join=True)
+
+
+def _ray() -> ModuleType:
+    """Return what starts fleets on Ray. Raises PlanRefused where Ray is not installed."""
+    try:
+        from vime_adapters import bring_up_ray
+    except ImportError as error:
+        hint = "Install the ray that requirements/ names beside Vime."
+        raise PlanRefused((Problem(Code.NOT_SUPPORTED, "ray", str(error), "Ray installed", hint),)) from None
+    return bring_up_ray
 
 
 def launch_named(
@@ -217,7 +242,7 @@ def launch_named(
     (`attach`). The rest is as for `launch`. Raises what `launch` raises, and PlanRefused when there is a fleet of that
     name.
     """
-    from vime_adapters import bring_up_ray
+    from vime_adapters import named
 
     def make() -> Fleet:
         return launch(
@@ -230,14 +255,14 @@ def launch_named(
             placement_group=placement_group,
         )
 
-    return bring_up_ray.launch_named(name, make, detached=detached)
+    return named.launch_named(name, make, detached=detached)
 
 
 def attach(name: str) -> "NamedFleet":
     """Return the fleet that a driver of this Ray cluster launched under a name. Raises KeyError when there is none."""
-    from vime_adapters import bring_up_ray
+    from vime_adapters import named
 
-    return bring_up_ray.attach(name)
+    return named.attach(name)
 
 
 def _rehearse(plan: LaunchPlan, policy: Policy | None, state_dir: Path | None, on_change: OnChange | None) -> FakeFleet:

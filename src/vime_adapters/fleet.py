@@ -12,7 +12,7 @@ from typing import Protocol
 
 from vime_adapters.control import HttpControl
 from vime_adapters.driver import Driver
-from vime_adapters.orders import Orders
+from vime_adapters.orders import Owner
 from vime_adapters.preflight.here import Here
 from vime_adapters.state import StateFolder
 from vime_adapters.vllm.generate import REPEATS, Generation, Sampling, generate
@@ -77,7 +77,7 @@ class Ground(Protocol):
         ...
 
 
-class Fleet(Orders):
+class Fleet(Owner):
     """A fleet being driven by a thread of this process. It ends with ``close``, with the process, or by itself.
 
     ``plan`` is exactly what runs, but for ports that were taken when a process was to be started again: ``urls`` and

@@ -105,12 +105,15 @@ class Sync:
 
 
 class Orders(ABC):
-    """The orders that a fleet of ``plan`` takes. A subclass says how one is given and what comes of it."""
+    """The orders that a fleet takes. A subclass says how one is given and what comes of it."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        self.plan = plan
+    def __init__(self) -> None:
         self._syncing = threading.Lock()
-        self._replanning = threading.Lock()
+
+    @property
+    @abstractmethod
+    def plan(self) -> LaunchPlan:
+        """What the fleet is to be."""
 
     @property
     @abstractmethod
@@ -225,6 +228,7 @@ class Orders(ABC):
         """
         return self._wish(Retire(), "retire", self._named(_some(engines)), _has_ended, timeout)
 
+    @abstractmethod
     def replan(self, plan: LaunchPlan, timeout: float | None = None) -> Status:
         """Let the fleet become what another plan says, and wait until it is.
 
@@ -239,35 +243,6 @@ class Orders(ABC):
         or one with another plan. ``timeout`` is for each of its two steps, what ends and what begins; ``plan`` is the
         old one until the second. Raises RuntimeError while another replan is under way.
         """
-        if not self._replanning.acquire(blocking=False):
-            raise RuntimeError("one replan at a time: another one of this fleet has not ended")
-        try:
-            return self._replan(plan, timeout)
-        finally:
-            self._replanning.release()
-
-    def _replan(self, plan: LaunchPlan, timeout: float | None) -> Status:
-        status = self.status()
-        over = {engine.id for engine in status.engines if engine.state is _E.STOPPED and not engine.wants}
-        leaving = {engine.id for engine in status.engines if _leaves(engine)}
-        now = evolve(self.plan, engines=tuple(e for e in self.plan.engines if e.id not in over))
-        change = changed_to(now, plan, leaving)
-        self._admit(plan, change)
-        if change.leave:
-            self._wish(Retire(), "replan", change.leave, _has_ended, timeout)
-        first = self.order(events.Replanned(plan, added=change.add, changed=change.change))
-        self.plan = plan
-        self._replanned(plan)
-        ours = tuple(engine.id for engine in plan.engines if engine.processes)
-        return self._wait(first, "replan", ours, _stands, timeout)
-
-    @abstractmethod
-    def _admit(self, plan: LaunchPlan, change: Change) -> None:
-        """Raise PlanRefused when the fleet cannot change so here; else keep free what the plan needs."""
-
-    @abstractmethod
-    def _replanned(self, plan: LaunchPlan) -> None:
-        """Note that the fleet is to be another from now on."""
 
     def _named(self, engines: Iterable[str] | None) -> tuple[EngineId, ...]:
         """Return engine ids, all unless given. Raises KeyError for one that the plan does not have."""
@@ -302,6 +277,52 @@ class Orders(ABC):
         if failed:
             raise NotDone(what, _doing(status, failed, said), status)
         return status
+
+
+class Owner(Orders):
+    """The orders of a fleet that this process drives, which began with ``plan``."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._replanning = threading.Lock()
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """What the fleet is to be."""
+        return self._plan
+
+    def replan(self, plan: LaunchPlan, timeout: float | None = None) -> Status:
+        """Let the fleet become what another plan says; see `Orders.replan`."""
+        if not self._replanning.acquire(blocking=False):
+            raise RuntimeError("one replan at a time: another one of this fleet has not ended")
+        try:
+            return self._replan(plan, timeout)
+        finally:
+            self._replanning.release()
+
+    def _replan(self, plan: LaunchPlan, timeout: float | None) -> Status:
+        status = self.status()
+        over = {engine.id for engine in status.engines if engine.state is _E.STOPPED and not engine.wants}
+        leaving = {engine.id for engine in status.engines if _leaves(engine)}
+        now = evolve(self.plan, engines=tuple(e for e in self.plan.engines if e.id not in over))
+        change = changed_to(now, plan, leaving)
+        self._admit(plan, change)
+        if change.leave:
+            self._wish(Retire(), "replan", change.leave, _has_ended, timeout)
+        first = self.order(events.Replanned(plan, added=change.add, changed=change.change))
+        self._plan = plan
+        self._replanned(plan)
+        ours = tuple(engine.id for engine in plan.engines if engine.processes)
+        return self._wait(first, "replan", ours, _stands, timeout)
+
+    @abstractmethod
+    def _admit(self, plan: LaunchPlan, change: Change) -> None:
+        """Raise PlanRefused when the fleet cannot change so here; else keep free what the plan needs."""
+
+    @abstractmethod
+    def _replanned(self, plan: LaunchPlan) -> None:
+        """Note that the fleet is to be another from now on."""
 
 
 def _some(engines: Sequence[str]) -> Sequence[str]:

@@ -24,7 +24,7 @@ from vime_adapters.fake.script import read_script
 from vime_adapters.fake.times import Times
 from vime_adapters.fake.world import World
 from vime_adapters.fleet import FleetFailed
-from vime_adapters.orders import Orders
+from vime_adapters.orders import Owner
 from vime_core import LaunchPlan
 from vime_core.diff.running import Change
 from vime_core.lifecycle import events
@@ -33,7 +33,7 @@ from vime_core.lifecycle.policy import Policy
 from vime_core.lifecycle.report import Status
 
 
-class FakeFleet(Orders):
+class FakeFleet(Owner):
     """A fleet in a fake world; it can do what `vime_adapters.Fleet` can, but answer requests.
 
     ``seed`` decides everything that varies, ``times`` how long things take, ``faults`` what goes wrong and when (as in

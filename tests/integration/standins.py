@@ -94,14 +94,17 @@ TWO = {
 """Two engines, each on a GPU of its own."""
 
 
-def on_ray(args: Mapping[str, object] = TWO, group: object = None) -> Fleet:
-    """Return a fleet of stand-ins on the hosts of the Ray cluster that this process is connected to."""
+def on_ray(args: Mapping[str, object] = TWO, group: object = None, slots: int = 0) -> Fleet:
+    """Return a fleet of stand-ins on the hosts of the Ray cluster that this process is connected to.
+
+    It has the slots that the arguments ask for, or ``slots``.
+    """
     from vime_adapters.bring_up_ray import start_on_ray
 
     def plan(cluster: Cluster) -> LaunchPlan:
         return stood_in(make_plan(args, cluster))
 
-    return start_on_ray(plan, slots_wanted(TWO), group=group, policy=BRISK)
+    return start_on_ray(plan, slots or slots_wanted(args), group=group, policy=BRISK)
 
 
 def right(prompt: list[int], count: int = 8) -> tuple[int, ...]:

@@ -10,17 +10,23 @@ from functools import partial
 import psutil
 import pytest
 import ray
+from attrs import evolve
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.integration.conftest import Traces
-from tests.integration.standins import GREEDY, TWO, on_ray, right
+from tests.integration.standins import GREEDY, TWO, on_ray, right, stood_in
 from tests.rayhosts.local import one_host
 
-from vime_adapters import attach
-from vime_adapters.bring_up_ray import launch_named
+from vime_adapters import NotDone, attach
+from vime_adapters.bring_up import cluster_of_ray
+from vime_adapters.named import launch_named
 from vime_adapters.preflight.leases import leased_intervals
 from vime_adapters.ray.group import placed
 from vime_adapters.subprocess.fleet import fleet_members
-from vime_core import PlanRefused
+from vime_core import PlanRefused, make_plan, parse, render
 from vime_core.errors import Code
+from vime_core.lifecycle.states import EngineState
+from vime_core.plan import Transport
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -89,6 +95,120 @@ def test_a_group_that_was_handed_in_stays():
     ray.util.remove_placement_group(group)
 
 
+COLOCATED = {
+    "hf_checkpoint": "m",
+    "colocate": True,
+    "actor_num_nodes": 1,
+    "actor_num_gpus_per_node": 2,
+    "rollout_num_gpus_per_engine": 1,
+}
+"""Two engines on the GPUs of the trainer's two ranks."""
+
+
+@ray.remote(num_cpus=0, num_gpus=0.8)
+class Trainer:
+    """A rank of a trainer, with what an actor of Vime leaves it of its GPU."""
+
+    def gpu(self) -> str:
+        """Return the GPU that it shares."""
+        return str(ray.get_gpu_ids()[0])
+
+
+def test_a_fleet_on_its_trainers_gpus():
+    """The trainer's actors are there and stay; each engine is beside the rank whose weights it opens."""
+    group = placed(2)
+    places = [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i) for i in range(2)]
+    ranks = [Trainer.options(scheduling_strategy=place).remote() for place in places]
+    theirs = sorted(ray.get([rank.gpu.remote() for rank in ranks]), key=int)
+    with on_ray(COLOCATED, group=group) as fleet:
+        fleet.wait_ready(120)
+        assert fleet.plan.colocate
+        assert [engine.processes[0].gpus for engine in fleet.plan.engines] == [(gpu,) for gpu in theirs]
+        (sync,) = fleet.plan.weight_sync
+        assert [(m.transport, m.trainer_ranks) for m in sync.engines] == [(Transport.IPC, (0,)), (Transport.IPC, (1,))]
+        assert fleet.generate([3, 1], GREEDY).token_ids == right([3, 1])
+        with fleet.sync("step-1") as given:
+            assert set(given.engines) == {"default-0", "default-1"}
+        assert {engine.weights for engine in fleet.status().engines} == {"step-1"}
+    assert sorted(ray.get([rank.gpu.remote() for rank in ranks]), key=int) == theirs
+    ray.util.remove_placement_group(group)
+
+
+def test_several_models_have_a_router_each():
+    """A trained model and a frozen one: each is sampled from by its name."""
+    names = ("policy", "reference")
+    one = {"server_groups": [{"worker_type": "regular", "num_gpus": 1, "num_gpus_per_engine": 1}]}
+    models = [{"name": "policy", **one}, {"name": "reference", "model_path": "base", **one}]
+    args = {"hf_checkpoint": "policy", "debug_rollout_only": True, "vllm_config": {"vllm": models}}
+    with on_ray(args) as fleet:
+        fleet.wait_ready(120)
+        assert tuple(fleet.urls) == names
+        assert [fleet.generate([6], GREEDY, model=name).token_ids for name in names] == [right([6])] * 2
+        with pytest.raises(ValueError, match="policy, reference"):
+            fleet.generate([6], GREEDY)
+
+
+def test_what_nobody_accounts_for_is_warned_of(tmp_path):
+    """A raylet of another session and an engine's part outside any fleet, both with their pids."""
+    (tmp_path / "raylet").symlink_to(sys.executable)
+    wait = "import time; time.sleep(300)"
+    old = subprocess.Popen([tmp_path / "raylet", "-c", wait, "--session-name=session_of_old"])
+    orphan = subprocess.Popen(["VLLM::EngineCore", "-c", wait], executable=sys.executable)
+    try:
+        with pytest.warns(UserWarning, match="belong to no fleet") as warned:
+            cluster_of_ray(1)
+        (text,) = {str(one.message) for one in warned if "belong to no fleet" in str(one.message)}
+        assert f"pid {old.pid} (raylet of session_of_old" in text
+        assert f"pid {orphan.pid} (VLLM::EngineCore" in text
+    finally:
+        for process in (old, orphan):
+            process.kill()
+            process.wait()
+    assert soon(lambda: free() == 3)
+
+
+def vime(*words: str, cluster: str) -> subprocess.CompletedProcess[str]:
+    """Run the command against the cluster."""
+    command = [sys.executable, "-m", "vime_adapters.cli.main", *words]
+    env = {**os.environ, "RAY_ADDRESS": cluster}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+
+
+def test_the_command_plans_and_runs_on_ray(cluster, tmp_path):
+    """The plan is the library's; `vime up` starts one from a file, and another shell sees and ends the fleet."""
+    flags = [
+        word for key, value in TWO.items() for word in (f"--{key.replace('_', '-')}", str(value)) if word != "True"
+    ]
+    planned = vime("plan", "--cluster", "ray", *flags, "--format", "json", cluster=cluster)
+    assert planned.returncode == 0, planned.stderr
+    plan = parse(planned.stdout)
+    assert plan == make_plan(TWO, cluster_of_ray(2))
+    (tmp_path / "plan.json").write_text(render(stood_in(plan)), encoding="utf-8")
+    state, env = str(tmp_path / "state"), {**os.environ, "RAY_ADDRESS": cluster}
+    command = [sys.executable, "-m", "vime_adapters.cli.main", "up", str(tmp_path / "plan.json"), "--executor", "ray"]
+    with subprocess.Popen([*command, "--state-dir", state], stdout=subprocess.PIPE, text=True, env=env) as up:
+        try:
+            assert up.stdout is not None
+            assert any(line.startswith("serving default") for line in up.stdout)
+            asked = vime("generate", "--state-dir", state, "--max-tokens", "8", "4", "5", cluster="")
+            assert asked.stdout.split()[:9] == ["tokens", *map(str, right([4, 5]))], asked.stderr
+            ended = vime("down", "--state-dir", state, cluster="")
+            assert ended.returncode == 0, ended.stderr
+            assert up.wait(60) == 0
+        finally:
+            up.kill()
+    assert soon(lambda: free() == 3)
+
+
+def test_the_command_says_whose_hosts(cluster):
+    """Hosts that are not Ray's cannot be its executor's; too many slots are refused before anything is started."""
+    both = vime("up", "--cluster", "2x8", "--executor", "ray", "--hf-checkpoint", "m", cluster=cluster)
+    assert (both.returncode, both.stderr[:7]) == (2, "VIME106")
+    many = ["--debug-rollout-only", "--rollout-num-gpus", "9", "--rollout-num-gpus-per-engine", "1"]
+    full = vime("up", "--cluster", "ray", "--hf-checkpoint", "m", *many, cluster=cluster)
+    assert (full.returncode, full.stderr[:7]) == (2, "VIME301")
+
+
 def test_what_fits_nowhere_is_refused():
     """Ray itself would wait for ever."""
     with pytest.raises(PlanRefused) as refused:
@@ -114,6 +234,37 @@ def test_a_named_fleet_is_ended_by_another_driver(cluster):
     assert tuple(map(int, other.stdout.split())) == right([7, 8])
     with pytest.raises(KeyError, match="rollouts"):
         attach("rollouts")
+    assert soon(lambda: free() == 3)
+
+
+def test_a_named_fleet_takes_its_owners_orders():
+    """Weights, sleep, a restart and another plan, ordered from outside the actor that holds the fleet."""
+    one = {**TWO, "rollout_num_gpus": 1}
+    with_room = partial(on_ray, one, slots=2)
+    fleet = launch_named("ordered", with_room, detached=False)
+    try:
+        assert fleet.wait_ready(120).can_serve
+        with fleet.sync("step-1") as sync:
+            assert sync.urls == fleet.server_urls
+        assert [engine.weights for engine in fleet.status().engines] == ["step-1"]
+        assert fleet.sleep(1).engines[0].state is EngineState.SLEEPING
+        assert fleet.wake().engines[0].state is EngineState.SERVING
+        assert fleet.restart("default-0", timeout=60).engines[0].state is EngineState.STALE
+        with fleet.sync("step-1"):
+            pass
+        two = stood_in(make_plan(TWO, fleet.plan.cluster))
+        assert len(fleet.replan(two, timeout=60).engines) == 2
+        assert fleet.plan == two
+        assert fleet.generate([9], GREEDY).token_ids == right([9])
+        with pytest.raises(NotDone, match="default-1"):
+            fleet.sleep(1, ["default-1"], timeout=0.0)
+        other = evolve(two, vllm_version="0.1.0")
+        with pytest.raises(PlanRefused):
+            fleet.replan(other)
+    finally:
+        fleet.close()
+    with pytest.raises(RayActorError):
+        fleet.status()
     assert soon(lambda: free() == 3)
 
 

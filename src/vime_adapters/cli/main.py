@@ -18,7 +18,7 @@ VERBS = {
     "explain": "say why every flag, entry, port and GPU of a plan is what it is",
     "diff": "say what changes between two plans, and in which order",
     "simulate": "play a fleet's life in virtual time, faults included, without starting anything",
-    "up": "carry a plan out on this machine and stay with it",
+    "up": "carry a plan out, on this machine or a Ray cluster, and stay with it",
     "status": "say how a fleet is doing",
     "down": "end a fleet and everything it started",
     "generate": "send a token prompt to a fleet",

@@ -7,7 +7,10 @@ from pathlib import Path
 from vime_adapters import arguments
 from vime_adapters.megatron.checkpoint import read_checkpoints
 from vime_adapters.preflight.observed import observed
-from vime_core import Code, LaunchPlan, ModelFacts, PlanRefused, Problem, make_plan
+from vime_core import Code, LaunchPlan, ModelFacts, PlanRefused, Problem, make_plan, slots_wanted
+
+RAY = "ray"
+"""The word for the hosts of a Ray cluster."""
 
 
 def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | None = None) -> None:
@@ -17,7 +20,8 @@ def add_request_options(parser: argparse.ArgumentParser, cluster_default: str | 
         "--cluster",
         required=cluster_default is None,
         default=cluster_default,
-        help="2x8 (hosts x GPUs), a YAML file of hosts, or local[:SLOTS] for this machine's own facts",
+        help="2x8 (hosts x GPUs), a YAML file of hosts, local[:SLOTS] for this machine's own facts, or ray for the"
+        " hosts of the Ray cluster at RAY_ADDRESS",
     )
     parser.add_argument(
         "--vllm-version", metavar="X", help="plan for this vLLM release (default: the one Vime knows best)"
@@ -37,14 +41,21 @@ def planned(options: argparse.Namespace, ask: bool = False) -> LaunchPlan:
     Raises PlanRefused.
     """
     vllm = arguments.load_catalogue(options.vllm_version)
-    cluster = observed(options.cluster or "local")
+    cluster = None if options.cluster == RAY else observed(options.cluster or "local")
     args = arguments.resolve(merged_arguments(options))
-    models: dict[str, ModelFacts] | ModelFacts = arguments.read_model_facts(args)
-    if options.moe or options.dense:
-        models = ModelFacts(moe=options.moe)
+    models = kind_of_model(options) or arguments.read_model_facts(args)
+    if cluster is None:
+        from vime_adapters.bring_up import cluster_of_ray  # what runs fleets is not needed to plan for other hosts
+
+        cluster = cluster_of_ray(slots_wanted(args, vllm=vllm))
     external = arguments.ask_external(args) if ask else None
     seen = read_checkpoints(args)
     return make_plan(args, cluster, vllm=vllm, models=models, external=external, checkpoints=seen)
+
+
+def kind_of_model(options: argparse.Namespace) -> ModelFacts | None:
+    """Return what the options say of every model; None when they say nothing."""
+    return ModelFacts(moe=options.moe) if options.moe or options.dense else None
 
 
 def merged_arguments(options: argparse.Namespace) -> Mapping[object, object]:

@@ -6,7 +6,7 @@ about either.
 """
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -37,10 +37,13 @@ Use = tuple[str, str, Interval]
 TITLE = "VLLM::"
 """How vLLM's processes call themselves."""
 
+RAYLET = "raylet"
+"""Name of the process that is Ray on a host."""
+
 
 @frozen
 class Seen:
-    """One host as a task on it saw it. ``stale`` are processes of vLLM that no fleet there accounts for, described."""
+    """One host as a task on it saw it. ``stale`` are processes that nobody there accounts for, described."""
 
     host: str
     interface: str | None
@@ -72,6 +75,26 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def stale_processes() -> Iterator[str]:
+    """Describe the processes of this host that nobody may miss: vLLM's outside fleets, Ray's of another session.
+
+    Ray's worker says which session is ours: its raylet is among its parents.
+    """
+    known = {member.pid for member in fleet_members()}
+    ours = next((_session(parent.cmdline()) for parent in psutil.Process().parents() if parent.name() == RAYLET), None)
+    for process in psutil.process_iter(["pid", "name", "cmdline"]):
+        pid, words = process.info["pid"], process.info["cmdline"] or []
+        if words and words[0].startswith(TITLE) and pid not in known:
+            yield f"pid {pid} ({' '.join(words)})"
+        elif process.info["name"] == RAYLET and ours and (session := _session(words)) != ours:
+            yield f"pid {pid} (raylet of {session or 'another session'}; Ray here is {ours})"
+
+
+def _session(words: Sequence[str]) -> str | None:
+    """Return the session of Ray that a raylet's command line names."""
+    return next((word.partition("=")[2] for word in words if word.startswith("--session-name=")), None)
+
+
 class Host:
     """Looks at the host that its actor is on, and keeps ports for a fleet there for as long as the actor lives."""
 
@@ -82,12 +105,6 @@ class Host:
 
     def look(self) -> Seen:
         """Return the facts of this host."""
-        known = {member.pid for member in fleet_members()}
-        stale = []
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            words = " ".join(process.info["cmdline"] or ())
-            if words.startswith(TITLE) and process.info["pid"] not in known:
-                stale.append(f"pid {process.info['pid']} ({words})")
         return Seen(
             socket.gethostname(),
             interface_of(self._address),
@@ -95,7 +112,7 @@ class Host:
             leased_intervals(but=self._fleet_id),
             local.listening_ports(),
             local.hardware() if local.visible_gpus() else "cpu",
-            tuple(stale),
+            tuple(stale_processes()),
         )
 
     def keep(self, uses: Sequence[Use]) -> list[tuple[Use, str]]:

@@ -115,6 +115,11 @@ BROKEN = {
         "default-0.0",
         "a host of the cluster",
     ),
+    "ports at a strange address": (
+        process(APART, lambda p: evolve(p, address="10.0.0.9")),
+        "default-0.0.http",
+        "a host of the cluster",
+    ),
     "a GPU the host lacks": (
         process(APART, lambda p: sees("0,1,2,3,4,5,6,9")(evolve(p, gpus=(*"0123456", "9")))),
         "default-0.0",
@@ -214,6 +219,19 @@ def test_one_change_breaks_its_law(name: str) -> None:
     broken, where, law = BROKEN[name]
     found = [(p.code, p.where, law in p.allowed) for p in problems(broken)]
     assert (Code.BROKEN_LAW, where, True) in found
+
+
+def test_a_large_weight_group_is_sound() -> None:
+    """A weight group of several hundred ranks keeps every law."""
+    large = plan({"hf_checkpoint": "m", "rollout_num_gpus": 272, "rollout_num_gpus_per_engine": 8}, "35x8")
+    assert large.weight_sync[0].world_size == 273
+    assert problems(large) == ()
+
+
+def test_a_gpu_that_its_host_lacks_is_not_the_trainers() -> None:
+    """An engine beside the trainer's slots is not said to lie half on them for a GPU that its host lacks."""
+    lost = process(MIXED, lambda p: sees("0,1,2,3,4,5,6,9")(evolve(p, gpus=(*"0123456", "9"))), index=1)
+    assert {p.allowed for p in problems(lost)} == {"a GPU of node-1"}
 
 
 def test_a_process_that_occurs_twice() -> None:

@@ -147,6 +147,14 @@ def test_only_weights_are_read_from_a_reference() -> None:
     assert "experts saved over EP 4 and expert TP 1 (common.pt) are spread anew over EP 1" in text
 
 
+def test_a_checkpoint_behind_one_that_tells_nothing() -> None:
+    """A reference is looked at where the run itself starts from a Hugging Face folder."""
+    known = {"load": CheckpointFacts(Kind.HF), "ref_load": SAVED}
+    args = {**SHARED, "load": "/hf", "ref_load": "/ckpt", "expert_model_parallel_size": 1}
+    plan = make_plan(args, Cluster.uniform(1, 8), checkpoints=known)
+    assert [(n.code, n.where) for n in plan.notes] == [("checkpoint_resharded", "ref_load")]
+
+
 def test_state_of_an_unknown_form_is_said_to_be_unknown() -> None:
     """Without the form of the optimizer's state nobody can tell whether it can be spread anew."""
     plain = CheckpointFacts(Kind.TORCH_DIST, ep=2, told_by="vime_layout.json")

@@ -72,6 +72,11 @@ def test_everything_a_host_may_say() -> None:
     assert node == Node("a", "10.0.0.1", ("0", "1"), "bond0", 9000, (Interval(2000, 10),), (3000,))
 
 
+def test_any_port_may_be_busy() -> None:
+    """Something may listen on the first port and on the last one."""
+    assert Cluster.parse(host(busy_ports=[1, 65535])).nodes[0].busy_ports == (1, 65535)
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [("[fd00::1]", "fd00::1"), ("fd00:0:0::1", "fd00::1"), ("FD00::1", "fd00::1"), ("gpu-7.example.org", None)],

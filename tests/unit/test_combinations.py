@@ -115,6 +115,7 @@ def test_refused(name: str, given: dict[str, object], moe: bool | None, version:
             None,
         ),
         ({"vllm_decode_context_parallel_size": 2}, None, "0.32.0", 4),
+        ({"vllm_decode_context_parallel_size": 2}, None, "0.32.0", 2),
         ({**PCP, "vllm_decode_context_parallel_size": 4}, None, "0.31.0", None),
         ({"vllm_prefill_context_parallel_size": 2, "vllm_decode_context_parallel_size": 2}, None, "0.32.0", None),
         ({"vllm_decode_context_parallel_size": 8, "vllm_kv_transfer_config": NIXL}, None, "0.32.0", None),

@@ -209,6 +209,7 @@ def test_connectors_that_vllm_cannot_find(config: object, found: object) -> None
         ({"enable_kv_cache_events": True, "endpoint": "ipc://*", "replay_endpoint": "tcp://*:7000"}, True),
         ({"enable_kv_cache_events": True, "endpoint": "tcp://10.0.0.9:6000"}, False),
         ({"enable_kv_cache_events": True, "endpoint": "tcp://*:0"}, False),
+        ({"enable_kv_cache_events": True, "endpoint": "tcp://*:abc"}, False),
         ({"enable_kv_cache_events": True, "endpoint": "ipc://*"}, False),
         ({"enable_kv_cache_events": True, "publisher": "null"}, False),
         ({"enable_kv_cache_events": False}, False),

@@ -126,6 +126,7 @@ def test_an_engine_more_in_a_group() -> None:
 def test_an_engine_less_in_a_group() -> None:
     """An engine that goes is let go by its router first, and the group is formed without it last."""
     assert kinds(THREE, TWO) == [Kind.UPDATE, Kind.UPDATE, Kind.REMOVE]
+    assert diff(THREE, TWO).weights[0].why == "the group has another size: every member must join again"
     assert steps(THREE, TWO) == [
         "deregister router-default default-2",
         "dissolve default default-0 default-1 default-2",
@@ -241,6 +242,13 @@ def test_a_router_started_with_its_members() -> None:
     assert [r.kind for r in found.routers] == [Kind.RESTART]
     assert "workers" in {change.what for change in found.routers[0].changes}
     assert steps(two, three) == ["remove router-m", "create m-2", "create router-m"]
+
+
+def test_a_router_that_comes_to_know_its_members_from_its_start() -> None:
+    """Whether a router's members are fixed is said of it, before and after."""
+    static, regular = (hand_plan(Shape("m", router=kind)) for kind in ("static", "regular"))
+    assert Change("router-m", "members", "open", "fixed") in diff(regular, static).routers[0].changes
+    assert Change("router-m", "members", "fixed", "open") in diff(static, regular).routers[0].changes
 
 
 def test_a_member_that_no_engine_is() -> None:
@@ -372,6 +380,13 @@ class TestChangedTo:
         swapped = engine(swapped, 1, processes=(evolve(two, gpus=one.gpus, node=one.node),))
         both = ("default-0", "default-1")
         assert changed_to(TWO, swapped) == RunningChange(both, both, ())
+
+    def test_ports_are_places_too(self):
+        """Engines that swap their ports and nothing else both leave before either is started again."""
+        one, two = (e.processes[0] for e in SOLO.engines)
+        swapped = engine(process(SOLO, ports=two.ports), 1, processes=(evolve(two, ports=one.ports),))
+        both = ("default-0", "default-1")
+        assert changed_to(SOLO, swapped) == RunningChange(both, both, ())
 
     def test_members_of_a_prefill_decode_router(self):
         """Its pool may change: it is replaced for that."""

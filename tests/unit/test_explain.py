@@ -186,7 +186,7 @@ def test_notes_are_told_where_they_matter() -> None:
         ("default-0", "kv_transfer_config"),
         ("default-1", "kv_transfer_config"),
     ]
-    assert notes(PD, flag="seed") == []
+    assert notes(PD, flag="seed") == notes(PD, flag="host") == []
 
 
 def test_notes_of_one_flag_alone() -> None:

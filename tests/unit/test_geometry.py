@@ -80,6 +80,13 @@ def test_accepted(prefill, decode, sizes, facts) -> None:
     assert [e.tp for e in plan.engines] == list(sizes)
 
 
+def test_pipelines_that_nixl_does_not_forbid() -> None:
+    """A prefill group may be a pipeline, and a decode group of another connector."""
+    assert [e.pp for e in _plan({"pipeline_parallel_size": 2}, {}, (4, 2)).engines] == [2, 1]
+    other = {"kv_transfer_config": OTHER}
+    assert [e.pp for e in _plan(other, {**other, "pipeline_parallel_size": 2}).engines] == [1, 2]
+
+
 def test_groups_of_different_models_are_not_compared() -> None:
     """A prefill group has nothing to do with the decode group of another model."""
 

@@ -144,6 +144,8 @@ def test_fields_of_the_router_without_a_flag() -> None:
         Namespace(**SIX, router_prefill_urls=[], router_bootstrap_port_annotation="vllm.ai/bootstrap-port")
     ) == plan(SIX)
     assert refused(Namespace(**SIX, router_prefill_urls=["x"])) == [(Code.OWNED, "router_prefill_urls")]
+    for name in ("router_bootstrap_port_annotation", "router_nobody_knows"):
+        assert refused(Namespace(**SIX, **{name: "zone"})) == [(Code.UNKNOWN_ARGUMENT, name)]
 
 
 def test_replaced_defaults_are_noted() -> None:

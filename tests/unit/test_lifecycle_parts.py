@@ -10,13 +10,15 @@ from tests.strategies.world import Life
 
 from vime_core.errors import Code, PlanRefused
 from vime_core.lifecycle.blame import ending, seconds
+from vime_core.lifecycle.commands import ProbeIdle
 from vime_core.lifecycle.events import Phase, PhaseSeen, Spawned
 from vime_core.lifecycle.machine import Machine
 from vime_core.lifecycle.policy import Policy
-from vime_core.lifecycle.states import FleetState
+from vime_core.lifecycle.states import EngineState, FleetState
 from vime_core.lifecycle.timers import Timers
 from vime_core.lifecycle.wiring import connect
-from vime_core.units import ProcessId
+from vime_core.lifecycle.wishes import Restart
+from vime_core.units import EngineId, ProcessId
 
 
 class TestPolicy:
@@ -32,6 +34,13 @@ class TestPolicy:
         """Each phase is allowed the time that is named after it."""
         policy = Policy(spawned_deadline=1, loading_deadline=2, compiling_deadline=3, listening_deadline=4)
         assert [policy.allowed(phase) for phase in Phase] == [1, 2, 3, 4]
+
+    def test_how_many_failures_are_too_many(self):
+        """As many as the least number, and as the share of all engines; of a single engine one, where one is enough."""
+        assert [Policy().holds(failed, 10) for failed in (3, 4, 5)] == [False, False, True]
+        assert [Policy().holds(failed, 4) for failed in (2, 3)] == [False, True]
+        assert Policy(hold_least=1).holds(1, 1)
+        assert [Policy(hold_least=0, hold_share=0.0).holds(failed, 4) for failed in (0, 1)] == [False, True]
 
 
 class TestTimers:
@@ -112,6 +121,22 @@ class TestWiring:
         assert connect(plan).engine("b-0").gates == 1
 
 
+class TestRecords:
+    """What a record says of itself."""
+
+    @pytest.mark.parametrize(
+        ("what", "left"), [("alive", 1), ("wishes", [Restart()]), ("asked", ProbeIdle(EngineId("m-0")))]
+    )
+    def test_over(self, what: str, left: object):
+        """An engine that has ended is over when no process, no wish and no question is left, be it only one of them."""
+        engine = connect(hand_plan(Shape("m"))).engine("m-0")
+        assert not engine.over
+        engine.state = EngineState.STOPPED
+        assert engine.over
+        setattr(engine, what, left)
+        assert not engine.over
+
+
 class TestWords:
     """How a fault says it."""
 
@@ -123,6 +148,7 @@ class TestWords:
             (3, "exited with status 3"),
             (137, "exited with status 137 (SIGKILL)"),
             (255, "exited with status 255 (signal 127)"),
+            (-1, "was ended by SIGHUP"),
             (-11, "was ended by SIGSEGV"),
             (-99, "was ended by signal 99"),
         ],

@@ -112,7 +112,8 @@ class TestStartedAgain:
         short = Fate(works=None, end=1.0)
         life = serving(Shape("m", engines=2), policy=Policy(restarts=1), m__0_0=(Fate(end=80.0), short)).run(300)
         assert engine(life).given_up
-        life.tell(Wished(("m-0",), Restart())).run(400)
+        assert life.tell(Wished(("m-0",), Restart())).state is FleetState.DEGRADED
+        life.run(400)
         assert life.state is FleetState.SERVING
         assert not engine(life).given_up
 
@@ -393,6 +394,12 @@ class TestWeights:
         assert engine(life, "m-2").state is EngineState.SERVING
         assert life.machine.weights == {"m": "v1"}
 
+    def test_another_version_than_the_one_on_its_way(self):
+        """What an engine holds instead of what it was given does not become the fleet's version: it is stale."""
+        life = serving(Shape("m", engines=2)).tell(SyncBegun("v1", ("m-0",))).tell(SyncEnded(("m-0",), "v0")).run(70)
+        assert life.machine.weights == {}
+        assert [e.state for e in life.machine.records.engines.values()] == [EngineState.STALE, EngineState.SERVING]
+
     def test_a_stale_engine_catches_up(self):
         """When the version that a stale engine holds becomes the fleet's, it serves again."""
         life = serving(Shape("m", engines=3))
@@ -574,12 +581,27 @@ class TestRestartAndRetire:
         life.run(100)
         assert engine(life, "a-0").state is EngineState.STOPPED
 
+    def test_retire_before_the_router_is_started(self):
+        """A router that starts after its members and fails at first takes those that are left, whoever was retired."""
+        plan = hand_plan(Shape("m", engines=3, router="static"))
+        life = Life.of(plan, {"router-m": (Fate(end=1.0), Fate())}, Policy(start_losses=0.5)).start().run(1)
+        life.tell(Wished(("m-2",), Retire())).run(200)
+        assert life.machine.records.router("router-m").life == 2
+        assert [engine(life, f"m-{k}").state for k in range(3)] == [
+            EngineState.SERVING,
+            EngineState.SERVING,
+            EngineState.STOPPED,
+        ]
+        assert life.state is FleetState.SERVING
+
     def test_retire_one_given_up(self):
         """Retiring an engine that was given up makes the fleet whole without it."""
         life = serving(Shape("m", engines=2), policy=Policy(restarts=0), m__0_0=Fate(end=80.0)).run(100)
         assert life.state is FleetState.DEGRADED
         life.tell(Wished(("m-0",), Retire())).run(120)
         assert life.state is FleetState.SERVING
+        assert engine(life).state is EngineState.STOPPED
+        assert life.commands(Spawn) == []
 
     def test_retire_one_that_fails(self):
         """An engine that is to be retired and fails first is not started again."""
@@ -727,6 +749,14 @@ class TestReplanned:
         life.tell(Replanned(plan, added=order)).run(100)
         assert [e.state for e in life.machine.records.engines.values()] == [EngineState.SERVING] * 3
 
+    def test_forgotten_while_others_wait(self):
+        """Who waits for an engine is started after it, though another that waited for it has left the plan."""
+        plan = hand_plan(Shape("m", engines=3), edges=(("m-0.0", "m-1.0"), ("m-0.0", "m-2.0")))
+        life = Life.of(plan).start().tell(Wished(("m-1",), Retire()))
+        life.tell(Replanned(evolve(plan, engines=(plan.engines[0], plan.engines[2])))).run(60)
+        assert [*life.machine.records.engines] == ["m-0", "m-2"]
+        assert life.state is FleetState.SERVING
+
     def test_when_it_is_too_early_or_late(self):
         """A fleet that was never started has nothing to change, and one that ends takes no order any more."""
         plan = hand_plan(Shape("m", engines=2))
@@ -832,6 +862,17 @@ class TestFixedMembers:
         assert life.commands(Kill) == [Kill("router-m"), Kill("m-3.0")]
         assert self.members(life) == ["m-0", "m-1", "m-2"]
         assert life.state is FleetState.SERVING
+
+    def test_a_bootstrap_port_is_kept(self):
+        """A router that is replaced is told the prefill engines that stay with all that stands behind their urls."""
+        plan = hand_plan(Shape("m", engines=4, router="pd"))
+        router, why = plan.routers[0], Reason(Source.CONNECTOR, "bootstrap")
+        urls = tuple((url, 8998) for url, _ in router.prefill_urls)
+        args = (*router.args, *(Arg(("--prefill", url, str(port)), why) for url, port in urls))
+        life = Life.of(evolve(plan, routers=(evolve(router, args=args, prefill_urls=urls),))).start().run(60)
+        life.tell(Wished(("m-3",), Retire())).run(200)
+        part = life.machine.records.router("router-m").part
+        assert (part.args, part.prefill_urls, len(part.decode_urls)) == (args, urls, 1)
 
     @pytest.mark.parametrize("name", ["m-0", "m-1", "m-3"])
     def test_retired_after_a_crash(self, name: str):

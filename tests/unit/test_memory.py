@@ -230,6 +230,15 @@ def test_a_request_that_is_too_long() -> None:
     assert "; nothing left for the KV cache; 128.0 KiB a token, so 0 tokens" in text
 
 
+def test_a_model_that_leaves_exactly_nothing() -> None:
+    """A cache of no byte is nothing, not 0.0 GiB."""
+    # weights 2 * (1024 * 128 * (8 + 8) * 2 + 3 * 1024 * 1024 + 2 * 1024 * 9,433,600) = 36 GiB
+    exact = ModelSize(1024, 1, 8, 8, 128, 9_433_600, 1024)
+    assert fit(exact, gpu_memory_utilization=0.5).cache == 0.0
+    (text,) = notes({**ALONE, "rollout_num_gpus": 8, "vllm_gpu_memory_utilization": 0.5}, exact)
+    assert "; nothing left for the KV cache; " in text
+
+
 def test_a_stated_cache_in_words() -> None:
     """A cache that the user states is repeated, with what it leaves for the rest."""
     (text,) = notes({**ALONE, "rollout_num_gpus": 8, "vllm_kv_cache_memory_bytes": "16G"}, LLAMA_8B)

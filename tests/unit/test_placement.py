@@ -38,7 +38,9 @@ def test_a_rollout_larger_than_its_trainer() -> None:
         ("--worker-extension-cls" in p.argv, "VLLM_ALLOW_INSECURE_SERIALIZATION" in env(p)) for p in processes(found)
     ]
     assert flags == [(True, True), (True, True), (False, False), (False, False)]
-    assert refused({**args, "rollout_num_gpus_per_engine": 8}) == [(Code.STRADDLES_TRAINER, "rollout_num_gpus")]
+    (problem,) = refusal({**args, "rollout_num_gpus_per_engine": 8})
+    assert (problem.code, problem.where) == (Code.STRADDLES_TRAINER, "rollout_num_gpus")
+    assert problem.found == "engine 0 on slots 0 to 7, the trainer ends at 3"
 
 
 def test_an_engine_never_straddles_hosts() -> None:

@@ -38,7 +38,7 @@ def test_a_model_with_experts() -> None:
     # router 2048 * 128 = 262,144; 48 * 623,116,288 = 29,909,581,824; vocabulary 2 * 2048 * 151936 = 622,329,856
     assert size(QWEN3_MOE).parameters == 29_909_581_824 + 622_329_856
     assert size(QWEN3_MOE).parameters == pytest.approx(30_532_122_624, rel=0.01)
-    assert size(QWEN3_MOE).dense_layers == 0
+    assert size(QWEN3_MOE).dense_layers == ModelSize(1, 32, 1, 1, 1, 1, 1, experts=8).dense_layers == 0
 
 
 def test_a_model_with_latent_attention() -> None:

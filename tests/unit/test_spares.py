@@ -3,7 +3,7 @@
 from attrs import evolve
 from tests.strategies.world import Life
 
-from vime_core import Cluster, Interval, LaunchPlan, make_plan
+from vime_core import Cluster, Interval, LaunchPlan, make_plan, parse, render
 from vime_core.errors import Code
 from vime_core.lifecycle.commands import Kill, Register, Spawn
 from vime_core.lifecycle.events import Exited, Phase, PhaseSeen, Spawned
@@ -117,9 +117,25 @@ def test_a_router_with_fixed_members_is_replaced():
     assert [fault.process for fault in life.machine.faults] == [victim.processes[0].id] * 2
 
 
+def test_a_router_all_of_whose_members_moved():
+    """A prefill/decode router is started with the new urls when every engine has another port."""
+    life = serving(plan(prefill_num_servers=1), policy=Policy(hold_least=9))
+    prefill, decode = (engine.processes[0].id for engine in life.machine.plan.engines)
+    life.tell(Exited(prefill, -9)).tell(Exited(decode, -9)).run(61.7)
+    for head in (prefill, decode):
+        life.tell(Exited(head, None, "busy", taken=("http",)))
+    life.run(300)
+    assert life.state is FleetState.SERVING
+    part = life.machine.records.router(life.machine.plan.routers[0].id).part
+    urls = [engine.part.url for engine in life.machine.records.engines.values()]
+    assert not set(urls) & {engine.url for engine in life.machine.plan.engines}
+    assert [part.prefill_urls[0][0], *part.decode_urls] == urls
+    assert set(urls) <= set(part.argv)
+
+
 def test_a_side_channel_is_moved():
-    """The port on which a prefill engine hands out its cache is told by a variable."""
-    life = serving(plan(prefill_num_servers=1))
+    """The port on which a prefill engine hands out its cache is told by a variable; so in a plan read from its text."""
+    life = serving(parse(render(plan(prefill_num_servers=1))))
     victim = life.machine.plan.engines[0]
     life.tell(Exited(victim.processes[0].id, -9)).run(61.7)
     life.tell(Exited(victim.processes[0].id, None, "busy", taken=("nixl",))).run(200)

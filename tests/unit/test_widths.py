@@ -29,6 +29,7 @@ def test_widths() -> None:
     packed = 0.5 + 2 / 128
     assert quantised(quant_method="awq", bits=4, group_size=128) == Widths(2, packed, packed, packed)
     assert quantised(quant_method="gptq", bits=8, group_size=-1) == Widths(2, 1, 1, 1)
+    assert quantised(quant_method="gptq", bits=8, group_size=1).in_32_bits() == Widths(4, 3, 3, 3, 4)
 
 
 def test_what_a_quantised_checkpoint_spares() -> None:

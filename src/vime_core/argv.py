@@ -14,7 +14,7 @@ from vime_core.connectors import default_config, encoder_config, json_value
 from vime_core.errors import Code, Problem
 from vime_core.plan import Arg, Balance, Reason, Role, Source
 from vime_core.request import GroupRequest, ModelRequest, RolloutRequest
-from vime_core.rules import CPU_PROGRAM, PROGRAM
+from vime_core.rules import CPU_LACKS, CPU_PROGRAM, PROGRAM
 from vime_core.topology import Shape
 from vime_core.vllm.catalogue import Catalogue, spell, truth
 from vime_core.vllm.owned import BALANCE, HEAD_ONLY, PARALLEL
@@ -105,7 +105,7 @@ def derived_options(
         text = "CUDA-graph capture hangs with pipeline parallelism and experts"
         found.append(Derived("enforce_eager", True, Reason(Source.GUARD, text)))
     if request.trainer_gpus and model.update_weights:
-        if cluster.hardware != "cpu" and not request.weights_by_disk:
+        if not request.weights_by_disk:
             backend = "ipc" if colocated else "nccl"
             text = f"weights reach {'colocated' if colocated else 'separate'} engines over {backend}"
             found.append(Derived("weight_transfer_config", {"backend": backend}, Reason(Source.PLACEMENT, text)))
@@ -119,7 +119,7 @@ def derived_options(
         text = "encoder caches go through a folder that all hosts of the model must share"
         config = encoder_config(model.name, group.role, encoders)
         found.append(Derived("ec_transfer_config", config, Reason(Source.CONNECTOR, text)))
-    return found
+    return [one for one in found if cluster.hardware != "cpu" or one.dest not in CPU_LACKS]
 
 
 def _why(text: str) -> Reason:
@@ -227,8 +227,14 @@ def _own(flag: str, value: str) -> Arg:
     return Arg((flag, value), _OWN[flag])
 
 
-def guard_problems(group: GroupRequest, shape: Shape, moe: bool | None, problems: list[Problem]) -> None:
+def guard_problems(
+    group: GroupRequest, shape: Shape, moe: bool | None, hardware: str | None, problems: list[Problem]
+) -> None:
     """Refuse what the user gave against a rule that the planner would otherwise apply by itself."""
+    for dest, why in CPU_LACKS.items():
+        given = group.vllm.get(dest)
+        if hardware == "cpu" and given is not None and truth(given.value) is not False:
+            problems.append(Problem(Code.COMBINATION, given.origin, given.value, f"false, or nothing: {why}"))
     eager = group.vllm.get("enforce_eager")
     if eager is not None and shape.pp > 1 and moe and truth(eager.value) is False:
         allowed = "true, or nothing: CUDA graphs hang with pipeline parallelism and experts"

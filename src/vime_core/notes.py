@@ -9,6 +9,7 @@ from vime_core.options import replaced
 from vime_core.placement import Placed
 from vime_core.plan import Note, Role, Source
 from vime_core.request import GroupRequest, RolloutRequest
+from vime_core.rules import CPU_LACKS, CPU_PROGRAM
 from vime_core.topology import ModelFacts
 from vime_core.vllm.catalogue import truth
 from vime_core.vllm.releases import deprecation
@@ -40,8 +41,12 @@ def request_notes(request: RolloutRequest, facts: dict[str, ModelFacts], cluster
             yield Note("encoders", model.name, text)
         networked = request.trainer_gpus and model.update_weights and not request.weights_by_disk
         if cluster.hardware == "cpu" and networked:
-            text = "no weight_transfer_config is set: vLLM's own backends need CUDA"
+            text = f"{CPU_PROGRAM} carries weights over gloo and shared memory, under the names of nccl and ipc"
             yield Note("cpu_weight_transfer", model.name, text)
+        asked = {"enable_sleep_mode": request.offload_rollout, "enable_return_routed_experts": request.replays(model)}
+        for dest, why in CPU_LACKS.items():
+            if cluster.hardware == "cpu" and asked[dest] and any(dest not in group.vllm for group in model.groups):
+                yield Note("not_applied", dest, f"{dest} is left out: {why}")
     if len(request.models) > 1 and (request.router.port.given or "prometheus_port" in request.router.options):
         text = f"the given router port goes to {request.models[0].name}; other models' routers get planned ports"
         yield Note("router_port", request.router.port.origin, text)

@@ -222,7 +222,7 @@ def _engines(
         key = (model.name, draft.group_index, colocated)
         if key not in shared:
             moe = facts.get(model.path, ModelFacts()).moe
-            guard_problems(group, shape, moe, problems)
+            guard_problems(group, shape, moe, cluster.hardware, problems)
             urls = encoders.get(model.name, ())
             derived = derived_options(request, model, group, shape, colocated, moe, cluster, urls)
             notes += option_notes(group, derived, vllm.version)

@@ -10,6 +10,12 @@ from vime_core.vllm.releases import OLDEST, Rule, numbers, within
 CPU_PROGRAM = "vime-vllm-cpu"
 """The program that prepares a CPU process and then calls vLLM's own command line."""
 
+CPU_LACKS: Mapping[str, str] = {
+    "enable_sleep_mode": "vLLM refuses it on CPU, where sleep frees nothing; engines sleep without it",
+    "enable_return_routed_experts": "vLLM refuses it on CPU: it needs the model runner V2, and that needs Triton",
+}
+"""Options with which an engine on CPU does not start, and why (config/model.py and config/vllm.py of 0.32, run)."""
+
 PROGRAM = "vllm"
 """vLLM's own program. Followers too: the api_server module ignores --headless (all releases seen)."""
 

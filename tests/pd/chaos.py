@@ -24,6 +24,9 @@ CLIENTS = 3
 PATIENCE = 1800.0
 """Seconds that a request may take, and a fleet to be whole again, on a machine that does other things too."""
 
+FIRST = 120.0
+"""Seconds that a fleet which is whole again has for an answer to a request that was made after the event."""
+
 POLICY = Policy(restarts=1000, backoff_most=5.0, suspect_deadline=180.0, listening_deadline=900.0)
 """Patient, since the machine may be busy; what was killed is seen at once all the same."""
 
@@ -166,6 +169,9 @@ def befall(fleet: Fleet, event: str, known: list[tuple[list[int], tuple[int, ...
     again = time.monotonic() - at
     if isinstance(held, socket.socket):
         held.close()
+    end = time.monotonic() + FIRST
+    while not any(one.began >= at for one in tuple(clients.asked)) and time.monotonic() < end:
+        time.sleep(0.1)
     time.sleep(3.0)
     lost = clients.stop()
     right = [one for one in clients.asked if one.became == "right"]

@@ -136,6 +136,7 @@ class TestOverriddenIsTold:
     @given(made())
     def test_switched_off(self, made: Made):
         """A switch that is turned off against the planner's choice stays off, and the user is told."""
+        assume(made.story.facts.get("hardware") != "cpu")  # where it stays off anyway
         story = made.story.given(offload_rollout=True, vllm_enable_sleep_mode=False)
         plan = story.plan()
         assert ("user_choice", "vllm_enable_sleep_mode") in {(n.code, n.where) for n in plan.notes}

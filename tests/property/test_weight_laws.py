@@ -107,15 +107,14 @@ class TestBackendIsTold:
 
     @given(made())
     def test_law(self, made: Made):
-        """Read both options off the command lines; CPU builds have no backend of their own."""
-        cpu = made.story.facts.get("hardware") == "cpu"
+        """Read both options off the command lines."""
         parts = {m.engine: m.transport.value for m, _ in members(made)}
         for engine, want in zip(made.plan.engines, expected(made.story.args, made.story.facts), strict=True):
             for process in engine.processes:
                 found = read(DEFAULT_VLLM, process.argv[3:])
                 backend = found.get("weight_transfer_config")
                 assert (backend and json.loads(backend[0])) == (
-                    None if cpu or engine.id not in parts else {"backend": parts[engine.id]}
+                    None if engine.id not in parts else {"backend": parts[engine.id]}
                 )
                 if "worker_extension_cls" not in want.group.options:
                     assert ("worker_extension_cls" in found) == (parts.get(engine.id) == "ipc")

@@ -144,11 +144,11 @@ def test_pipelines_of_experts_run_without_graphs() -> None:
 
 
 def test_a_cpu_cluster_starts_the_cpu_program() -> None:
-    """On CPU hosts the program that prepares the process is started, and no CUDA weight transfer is asked for."""
+    """On CPU hosts the program is started that prepares the process, and carries weights under the names they have."""
     found = plan({**SHARED, "actor_num_gpus_per_node": 2}, {**two_slots(), "hardware": "cpu"})
     argv = processes(found)[0].argv
     assert argv[0] == "vime-vllm-cpu"
-    assert "--weight-transfer-config" not in argv
+    assert values(processes(found)[0], "--weight-transfer-config") == ['{"backend": "ipc"}']
     assert "cpu_weight_transfer" in [n.code for n in found.notes]
 
 
@@ -210,3 +210,16 @@ def test_a_release_that_takes_other_values() -> None:
     with pytest.raises(PlanRefused) as refused:
         make_plan(ONE, Cluster.uniform(1, 8), vllm=narrow)
     assert [(p.code, p.where) for p in refused.value.problems] == [(Code.VALUE, "logprobs_mode")]
+
+
+@pytest.mark.parametrize("dest", ["enable_sleep_mode", "enable_return_routed_experts"])
+def test_what_an_engine_on_cpu_does_not_start_with(dest: str) -> None:
+    """It is left out with a note where the planner would have set it, and refused where the user does."""
+    facts = {**two_slots(), "hardware": "cpu"}
+    args = {**SHARED, "actor_num_gpus_per_node": 2, "use_rollout_routing_replay": True}
+    found = plan(args, facts, moe=True)
+    assert f"--{dest.replace('_', '-')}" not in processes(found)[0].argv
+    assert [n.where for n in found.notes].count(dest) == 1
+    assert refused({**args, f"vllm_{dest}": True}, facts, moe=True) == [(Code.COMBINATION, f"vllm_{dest}")]
+    told = plan({**args, f"vllm_{dest}": False}, facts, moe=True)
+    assert dest not in [n.where for n in told.notes]

@@ -62,9 +62,12 @@ def test_one_note_for_many_engines() -> None:
 
 
 def test_weights_on_cpu_hosts() -> None:
-    """On CPU hosts the plan says that vLLM's own ways of weight transfer are not there."""
+    """On CPU hosts the plan says what carries weights there, and that sleep is left out."""
     cluster = {"nodes": [{"name": "h", "address": "127.0.0.1", "gpus": 2}], "hardware": "cpu"}
-    assert notes({**SHARED, "actor_num_gpus_per_node": 2}, cluster) == [("cpu_weight_transfer", "default")]
+    assert notes({**SHARED, "actor_num_gpus_per_node": 2}, cluster) == [
+        ("cpu_weight_transfer", "default"),
+        ("not_applied", "enable_sleep_mode"),
+    ]
 
 
 def test_a_policy_that_sees_no_load() -> None:

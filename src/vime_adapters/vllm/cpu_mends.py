@@ -17,7 +17,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -182,6 +182,16 @@ def _spin_briefly(old: Method) -> Method:
     return initialize
 
 
+def _carry_by_cpu(old: Method) -> Method:
+    def create_engine(_cls: type, config: Any, *args: object) -> object:  # noqa: ANN401 - vLLM's configuration
+        from vime_adapters.vllm.cpu_weights import ENGINES
+
+        make = ENGINES.get(config.backend)
+        return old(config, *args) if make is None else make(config, *args)
+
+    return classmethod(create_engine)  # type: ignore[return-value]  # what a class holds is called through it
+
+
 _COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator:CpuCommunicator"
 _NO_UNEVEN = (
     "the CPU communicator leaves it unimplemented, so a MoE model with data parallelism fails its first request"
@@ -227,6 +237,16 @@ MENDS: tuple[Mend, ...] = (
             "decode engines of a machine then share it, and leases on KV blocks run out before the blocks are read"
         ),
         replace=_keep_affinity,
+    ),
+    Mend(
+        name="weight-carriers",
+        target="vllm.distributed.weight_transfer.factory:WeightTransferEngineFactory.create_engine",
+        known_for="0.32.0",
+        reason=(
+            "every way that new weights can come needs CUDA, so an engine that is told of one does not start; gloo and "
+            "shared memory carry them under the same names"
+        ),
+        replace=_carry_by_cpu,
     ),
     Mend("dp-all-gatherv", f"{_COMMUNICATOR}.all_gatherv", "0.32.0", _NO_UNEVEN, _all_gatherv),
     Mend("dp-reduce-scatterv", f"{_COMMUNICATOR}.reduce_scatterv", "0.32.0", _NO_UNEVEN, _reduce_scatterv),

@@ -1,0 +1,1 @@
+"""What carries weights between processes where there is no NCCL and no CUDA: both ends of it."""

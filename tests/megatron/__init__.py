@@ -1,0 +1,1 @@
+"""Jobs of several ranks for the tests of the reference trainer."""

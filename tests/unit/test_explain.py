@@ -211,7 +211,7 @@ def test_notes_on_models_and_plans() -> None:
     assert notes(unknown) == [("default-0", "m"), ("default-0", "vllm_data_parallel_size")]
     cluster = {"nodes": [{"name": "h", "address": "127.0.0.1", "gpus": 2}], "hardware": "cpu"}
     cpu = plan({**SHARED, "actor_num_gpus_per_node": 2}, cluster)
-    assert notes(cpu) == [("default-0", "default"), ("default-1", "default")]
+    assert notes(cpu) == [("default-0", "default"), ("default-1", "default"), ("plan", "enable_sleep_mode")]
     assert notes(plan({**ALONE, "colocate": True, "rollout_num_gpus": 1})) == [("plan", "colocate")]
 
 

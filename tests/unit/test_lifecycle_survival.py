@@ -39,7 +39,7 @@ from vime_core.lifecycle.report import status
 from vime_core.lifecycle.states import EngineState, FleetState, RouterState
 from vime_core.lifecycle.table import IllegalEvent
 from vime_core.lifecycle.wishes import Restart, Retire, Sleep, SleepLevel, WakeTag, WakeUp
-from vime_core.plan import Arg, Reason, Source
+from vime_core.plan import Arg, Reason, Role, Source
 
 
 def serving(*shapes: Shape, policy: Policy | None = None, **fates: Fate | tuple[Fate, ...]) -> Life:
@@ -952,3 +952,25 @@ class TestFixedMembers:
         assert life.state is FleetState.SERVING
         assert self.members(life) == ["m-0", "m-1", "m-2"]
         assert len(life.machine.faults) == 1
+
+    def test_replaced_again_while_it_starts(self):
+        """Who goes before the router has answered is not waited for: another one is started without it."""
+        life = self.pd(router__m=(Fate(), Fate(works=30.0), Fate())).tell(Wished(("m-3",), Retire()))
+        life.run(life.world.now + 15)
+        assert life.machine.records.router("router-m").state is RouterState.STARTING
+        life.tell(Wished(("m-1",), Retire())).run(life.world.now + 200)
+        assert self.members(life) == ["m-0", "m-2"]
+        assert life.state is FleetState.SERVING
+
+    def test_encoders_are_no_members(self):
+        """An encoder has the model's router and is none of its members, whatever life of the router it is."""
+        plan = hand_plan(Shape("m", engines=4, router="pd"))
+        (router,) = plan.routers
+        first, *others = plan.engines
+        pool = tuple(member for member in router.prefill_urls if member[0] != first.url)
+        args = tuple(arg for arg in router.args if first.url not in arg.tokens)
+        told = evolve(router, prefill_urls=pool, args=args)
+        life = Life.of(evolve(plan, engines=(evolve(first, role=Role.ENCODER), *others), routers=(told,)))
+        life.start().run(100)
+        assert life.state is FleetState.SERVING
+        assert self.members(life) == ["m-1", "m-2", "m-3"]

@@ -267,7 +267,7 @@ def apply_mend(mend: Mend) -> Report:
     if getattr(old, _MARK, None) == mend.name:
         return Report(mend.name, "already", mend.target)
     new = mend.replace(old)
-    setattr(new, _MARK, mend.name)
+    setattr(getattr(new, "__func__", new), _MARK, mend.name)  # of a class method the function is what is found again
     setattr(owner, attribute, new)
     return Report(mend.name, "applied", mend.target)
 
